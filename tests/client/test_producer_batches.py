@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
+from types import SimpleNamespace
 
 import pytest
 from hypothesis import given, settings
@@ -11,7 +12,7 @@ from hypothesis import strategies as st
 from tests.client.producer_model import Story
 from tpc_broker.client.batches import ProducerIdentity
 from tpc_broker.client.conversation import Conversation
-from tpc_broker.client.producer.attempt import ALONE_BYTES_MAX, Around
+from tpc_broker.client.producer.attempt import ALONE_BYTES_MAX, Attempt, Link
 from tpc_broker.client.producer.batch import Batch, header_pairs, record_size
 from tpc_broker.client.producer.budget import Budget
 from tpc_broker.client.producer.settings import bytes_of
@@ -21,7 +22,6 @@ from tpc_broker.kafka import ApiKey
 from tpc_broker.kafka.compression import Compression
 from tpc_broker.kafka.protocol import encode_request_frame
 from tpc_broker.kafka.records import Record, build_batch, read_batches
-from tpc_broker.native_bytes import ffi
 
 WHERE = TopicPartition("t", 0)
 CELLS = st.none() | st.binary(max_size=20) | st.just(b"x" * 300)
@@ -63,15 +63,18 @@ def test_a_lone_record_is_written_into_each_request_as_any_batch_is(version, key
     def make(batches):
         return produce_request(batches, 30_000, "t" if is_transactional else None)
 
-    conversation = Conversation("client")
-    around = Around(conversation, Story().lane, version, make, ffi.new("uint8_t[]", ALONE_BYTES_MAX))
+    conversation, lane = Conversation("client"), Story().lane
+    produce = SimpleNamespace(api_key=ApiKey.PRODUCE, min_version=3, max_version=99)
+    conversation.agree(SimpleNamespace(error_code=0, api_keys=[produce]))
+    link = Link(conversation, make, print)
     batch = filled([Record(value, key, timestamp_ms=5)])
     batch.seal(Compression.NONE, ProducerIdentity(7, 0), 3, transactional=is_transactional)
     for epoch, correlation_id in ((0, 0), (1, 2**31 - 1)):
         batch.renumber(ProducerIdentity(7, epoch), 3)
         message = make({WHERE: batch.encoded()})
         whole = encode_request_frame(ApiKey.PRODUCE, version, correlation_id, "client", message)
-        assert b"".join(around.frame(correlation_id, batch)) == b"".join(whole)
+        attempt = Attempt(link, version, [(lane, batch)], link.around(lane, version))
+        assert b"".join(attempt.frame(correlation_id, "client")) == b"".join(whole)
     (read,) = read_batches(batch.encoded())
     assert (read.producer_epoch, [(one.key, one.value) for one in read.records()]) == (1, [(key, value)])
 

@@ -79,12 +79,12 @@ class Request:
     which knows how it is written and what becomes of the answer.
     """
 
-    __slots__ = ("correlation_id", "key", "message", "seconds", "version")
+    __slots__ = ("correlation_id", "key", "message", "version", "wait_seconds")
 
     correlation_id: int
     """From when it is sent."""
-    seconds: float
-    """How long its answer may take; a channel's."""
+    wait_seconds: float
+    """A channel's: how long the broker is asked to wait by itself."""
 
     def __init__(self, key: ApiKey, version: int, message: Any) -> None:
         self.key = key

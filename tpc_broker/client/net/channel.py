@@ -148,7 +148,7 @@ class Channel:
         """The same for a request that knows by itself what becomes of its answer."""
         if self._failure is not None:
             raise self._failure.again()
-        request.seconds = self._request_seconds + wait_seconds
+        request.wait_seconds = wait_seconds
         if self._held is not None:
             self._held.append(request)
         else:
@@ -170,8 +170,6 @@ class Channel:
         return await request.wait()
 
     def _send(self, request: Request) -> None:
-        if not self._in_flight:
-            self._since = self.used_at = time.monotonic()
         buffers = self._conversation.request(request)
         try:
             if not self._wire.write(buffers):
@@ -180,6 +178,8 @@ class Channel:
             self._in_flight.pop()
             self.close(self._named(error))
             raise self._failed() from error
+        if len(self._in_flight) == 1:
+            self._since = self.used_at = time.monotonic()
 
     async def introduce(self, make_login: MakeLogin | None = None) -> None:
         """What is done first: agree about versions, log in. The session is renewed in time, with a new login."""
@@ -226,7 +226,7 @@ class Channel:
         if self._failure is not None:
             raise self._failure.again()
         request = _Awaited(asked.key, asked.version, asked.message, self._new_event())
-        request.seconds = self._request_seconds
+        request.wait_seconds = 0.0
         self._send(request)
         return await request.wait()
 
@@ -281,9 +281,10 @@ class Channel:
         if not self._in_flight:
             return
         oldest = self._in_flight[0]
-        if max(self._since, self.silent_until) + oldest.seconds <= now:
+        seconds = self._request_seconds + oldest.wait_seconds
+        if max(self._since, self.silent_until) + seconds <= now:
             name = oldest.key.name.lower()
-            self.close(self._broken(f"no answer to {name} within {oldest.seconds:g} s (request_seconds)"))
+            self.close(self._broken(f"no answer to {name} within {seconds:g} s (request_seconds)"))
 
     async def run(self) -> None:
         """Read and write until the channel is closed, here or by the broker."""

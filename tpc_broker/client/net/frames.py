@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 _SIZE: Final = Struct(">i")
+_size_at: Final = _SIZE.unpack_from
 SIZE_BYTES: Final = _SIZE.size
 FRAME_BYTES_MAX: Final = 256 * 1024 * 1024
 """More than any answer to this client's requests, and less than the first bytes of TLS or HTTP would say."""
@@ -49,29 +50,31 @@ class Frames:
 
     def received(self, count: int) -> None:
         """So many bytes are there now. `ClientError`: they are no frames."""
-        if self._long is None:
-            self._end += count
-            self._cut()
+        if self._long is not None:
+            self._received_long(self._long, count)
             return
-        self._long_bytes += count
-        if self._long_bytes == len(self._long):
-            frame, self._long = self._long, None
-            self._take(frame)
-
-    def _cut(self) -> None:
         view = self._view
-        while self._end - self._begin >= SIZE_BYTES:
-            begin = self._begin + SIZE_BYTES
-            (size,) = _SIZE.unpack_from(view, self._begin)
+        begin, end = self._begin, self._end + count
+        self._end = end
+        while end - begin >= SIZE_BYTES:
+            (size,) = _size_at(view, begin)
             if not 0 < size <= self._frame_bytes_max:
                 raise ClientError(self._refused(size))
+            begin += SIZE_BYTES
             if SIZE_BYTES + size > BUFFER_BYTES:
                 self._begin_long(size, begin)
                 return
-            if self._end - begin < size:
+            if end - begin < size:
                 return
-            self._begin = begin + size
-            self._take(bytes(view[begin : begin + size]))
+            frame = view[begin : begin + size].tobytes()
+            self._begin = begin = begin + size
+            self._take(frame)
+
+    def _received_long(self, frame: memoryview, count: int) -> None:
+        self._long_bytes += count
+        if self._long_bytes == len(frame):
+            self._long = None
+            self._take(frame)
 
     def _begin_long(self, size: int, begin: int) -> None:
         self._long = memoryview(bytearray(size))

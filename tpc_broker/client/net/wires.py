@@ -18,7 +18,7 @@ from tpc_broker.client.errors import UnreachableError
 from tpc_broker.client.net.loops import is_on_trio
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Coroutine, Sequence
 
     from tpc_broker.client.requests import Node
 
@@ -51,15 +51,16 @@ class Receiver(Protocol):
 class PushingWire(Protocol):
     """One that gives what it receives away from within the event loop, without a task that waits for it."""
 
-    async def push_to(self, receiver: Receiver) -> None:
+    def push_to(self, receiver: Receiver) -> Coroutine[Any, Any, None]:
         """Until the broker closes it; raises what the receiver raised."""
 
 
-async def pushed(wire: Wire, receiver: Receiver) -> None:
+def pushed(wire: Wire, receiver: Receiver) -> Coroutine[Any, Any, None]:
     """All that a wire receives, until the broker closes it, in the wire's own way."""
-    if isinstance(wire, PushingWire):
-        await wire.push_to(receiver)
-        return
+    return wire.push_to(receiver) if isinstance(wire, PushingWire) else _pulled(wire, receiver)
+
+
+async def _pulled(wire: Wire, receiver: Receiver) -> None:
     while count := await wire.receive_into(receiver.buffer()):
         receiver.received(count)
 

@@ -8,6 +8,7 @@ Modules
     `budget`        the bytes that a client may hold, and who waits for room; no I/O either
     `partitioning`  which partition a record goes to
     `session`       whose batches they are: an idempotent producer, or one of a transaction
+    `attempt`       requests with batches: how they are written, how their answers are read
     `sender`        links lanes to the brokers' channels
     `front`         `Producer`: send, post, send_all, flush
     `sending`       the same as a client and a transaction offer it

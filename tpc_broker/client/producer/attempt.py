@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from tpc_broker.client.producer.batch import Batch
     from tpc_broker.client.producer.lane import Lane
 
+_PRODUCE: Final = ApiKey.PRODUCE
 ALONE_BYTES_MAX: Final = 16 * 1024
 """Of a request with one record that is written in one go."""
 
@@ -24,26 +25,36 @@ ALONE_BYTES_MAX: Final = 16 * 1024
 class Link:
     """A channel as the sender sees it."""
 
-    __slots__ = ("_arounds", "_make_request", "_room", "channel", "ready", "requests_count", "version")
+    __slots__ = (
+        "_arounds", "_make_request", "channel", "on_answer", "ready", "requests_count", "room", "version", "written",
+    )  # fmt: skip
 
-    def __init__(self, channel: Channel, make_request: Callable[..., Any]) -> None:
+    def __init__(
+        self, channel: Channel, make_request: Callable[..., Any], on_answer: Callable[[Attempt, Any], None]
+    ) -> None:
         self.channel = channel
         self._make_request = make_request
+        self.on_answer = on_answer
         self.version = channel.version(ApiKey.PRODUCE)
         self.ready: OrderedDict[Lane, None] = OrderedDict()
         self.requests_count = 0
         """Under way."""
         self._arounds: dict[Lane, Around] = {}
-        self._room = ffi.new("uint8_t[]", ALONE_BYTES_MAX)
+        self.room = ffi.new("uint8_t[]", ALONE_BYTES_MAX)
+        """For a request to be written, and what is there."""
+        self.written = ffi.buffer(self.room)
 
     @property
     def is_usable(self) -> bool:
         return not self.channel.is_closed
 
-    def around(self, lane: Lane, version: int) -> Around:
+    def around(self, lane: Lane, version_max: int) -> Around:
+        """For a batch of a lane, in a version that the session allows."""
         found = self._arounds.get(lane)
-        if found is None or found.version != version:
-            found = self._arounds[lane] = Around(self.channel, lane, version, self._make_request, self._room)
+        if found is None or found.version_max != version_max:
+            version = min(self.version, version_max)
+            found = self._arounds[lane] = Around(self.channel, lane, version, self._make_request)
+            found.version_max = version_max
         return found
 
 
@@ -52,29 +63,21 @@ class Around:
     the same each time.
     """
 
-    __slots__ = ("_alone", "_kept", "_request", "_room", "_written", "expected", "version")
+    __slots__ = ("_kept", "alone", "expected", "request", "version", "version_max")
 
-    def __init__(
-        self, channel: Channel, lane: Lane, version: int, make_request: Callable[..., Any], room: Any
-    ) -> None:
+    version_max: int
+    """When it was made."""
+
+    def __init__(self, channel: Channel, lane: Lane, version: int, make_request: Callable[..., Any]) -> None:
         where = lane.where
         self.version = version
-        self._request = request = channel.prepare(ApiKey.PRODUCE, version, lambda blob: make_request({where: blob}))
+        self.request = request = channel.prepare(ApiKey.PRODUCE, version, lambda blob: make_request({where: blob}))
         self.expected = requests.appended_answer(where, version)
-        self._alone = alone = ffi.new("tpc_packed_around *")
+        self.alone = alone = ffi.new("tpc_packed_around *")
         alone.head, alone.head_bytes, head = pinned(request.head)
         alone.tail, alone.tail_bytes, tail = pinned(request.tail)
         alone.is_compact = request.is_compact
         self._kept = head, tail
-        self._room, self._written = room, ffi.buffer(room)
-
-    def frame(self, correlation_id: int, batch: Batch) -> list[Any]:
-        """Of the request with a batch."""
-        if batch.data is None:
-            used = batch.write_alone(self._room, ALONE_BYTES_MAX, self._alone, correlation_id)
-            if used > 0:
-                return [self._written[:used]]
-        return self._request.frame(correlation_id, batch.encoded())
 
 
 class Attempt(Request):
@@ -82,27 +85,25 @@ class Attempt(Request):
     offset, and time of appending in ms. ``around`` is for a single one only; more are in ``message``.
     """
 
-    __slots__ = ("_around", "_on_answer", "link", "taken")
+    __slots__ = ("_around", "link", "taken")
 
-    def __init__(
-        self,
-        on_answer: Callable[[Attempt, Any], None],
-        link: Link,
-        version: int,
-        taken: list[tuple[Lane, Batch]],
-        around: Around | None,
-    ) -> None:
-        self.key = ApiKey.PRODUCE
+    def __init__(self, link: Link, version: int, taken: list[tuple[Lane, Batch]], around: Around | None) -> None:
+        self.key = _PRODUCE
         self.version = version
-        self._on_answer = on_answer
         self.link = link
         self.taken = taken
         self._around = around
 
     def frame(self, correlation_id: int, client_id: str) -> list[Any]:
-        if self._around is None:
+        around = self._around
+        if around is None:
             return super().frame(correlation_id, client_id)
-        return self._around.frame(correlation_id, self.taken[0][1])
+        batch, link = self.taken[0][1], self.link
+        if batch.data is None:
+            used = batch.write_alone(link.room, ALONE_BYTES_MAX, around.alone, correlation_id)
+            if used > 0:
+                return [link.written[:used]]
+        return around.request.frame(correlation_id, batch.encoded())
 
     def read(self, frame: Any) -> Any:
         if self._around is not None:
@@ -112,4 +113,4 @@ class Attempt(Request):
         return super().read(frame)
 
     def answered(self, given: Any) -> None:
-        self._on_answer(self, given)
+        self.link.on_answer(self, given)

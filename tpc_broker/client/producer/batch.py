@@ -1,4 +1,5 @@
-"""Records of one partition that go together: columns while it is filled, bytes from the moment it is sealed.
+"""Records of one partition that go together: columns while it is filled, bytes from the moment it is sealed. A record
+that is alone stays in its columns and becomes bytes in each request.
 
 What a record's slip tells is worked out from its batch, so an answer costs as much for one record as for thousands.
 """
@@ -8,6 +9,7 @@ from __future__ import annotations
 from array import array
 from bisect import bisect_left, insort
 from collections.abc import Mapping
+from functools import partial
 from itertools import chain
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, cast
 
@@ -30,6 +32,12 @@ batch at most, and about what it takes in memory before.
 HEADER_FIELD_BYTES: Final = int(lib.TPC_PACKED_HEADER_BYTES_MAX)
 HeaderPairs = tuple[tuple[bytes, bytes | None], ...]
 """Names in UTF-8."""
+WAITING: Final = Fate.WAITING
+UNDER_WAY: Final = Fate.UNDER_WAY
+DELIVERED: Final = Fate.DELIVERED
+"""Looking for a member in its enum costs a hundredth of a record that is sent alone, each time."""
+_delivered: Final = partial(tuple.__new__, Delivered)
+"""`Delivered` of a tuple, without Python's part of its constructor."""
 NO_PRODUCER: Final = ProducerIdentity(-1, -1)
 _NO_LENGTHS: Final = array("i")
 _NO_ROWS: Final[list[int]] = []
@@ -52,10 +60,18 @@ class Batch:
     """``deadline`` on `time.monotonic`. ``size``: what its records count."""
 
     __slots__ = (
-        "attempts_count", "attributes", "base_offset", "base_sequence", "count", "data", "deadline", "decided",
+        "attributes", "base_offset", "base_sequence", "count", "data", "deadline", "decided",
         "failure", "fate", "headers", "identity", "in_doubt", "is_decided", "is_flying", "is_void", "keys",
         "log_append_time", "parent", "parts", "rows_seen", "rows_withdrawn", "size", "timestamps", "values", "where",
     )  # fmt: skip
+
+    attributes: int
+    identity: ProducerIdentity
+    base_sequence: int
+    """From when it is sealed."""
+    base_offset: int
+    log_append_time: int
+    """From when it is delivered."""
 
     def __init__(self, where: TopicPartition, deadline: float) -> None:
         self.where = where
@@ -69,23 +85,16 @@ class Batch:
         self.rows_withdrawn = _NO_ROWS
         self.count = 0
         """Of the records in the sealed batch."""
-        self.attributes = 0
-        """Of the sealed batch."""
         self.data: bytearray | None = None
         """Its bytes. None: those of a lone record are written anew for each request."""
-        self.identity = NO_PRODUCER
-        self.base_sequence = -1
-        self.attempts_count = 0
         self.is_flying = False
         self.in_doubt = False
         """An attempt had no answer that tells: it may be in the log."""
         self.is_void = False
         """Certainly not in the log, and not to be sent: its sequence numbers are free."""
-        self.fate = Fate.WAITING
+        self.fate = WAITING
         self.is_decided = False
         """Or all of its parts are."""
-        self.base_offset = -1
-        self.log_append_time = -1
         self.failure: Failure | None = None
         self.decided: Event | None = None
         """Made by who waits first."""
@@ -132,7 +141,7 @@ class Batch:
 
     def withdraw(self, row: int, size: int) -> bool:
         """Take a record out again; False: it is too late."""
-        if self.fate is not Fate.WAITING or self.is_withdrawn(row):
+        if self.fate is not WAITING or self.is_withdrawn(row):
             return False
         if self.rows_withdrawn:
             insort(self.rows_withdrawn, row)
@@ -152,7 +161,7 @@ class Batch:
     @property
     def rows_count(self) -> int:
         """Of the records that are not withdrawn."""
-        return len(self.values) - len(self.rows_withdrawn) if self.fate is Fate.WAITING else self.count
+        return len(self.values) - len(self.rows_withdrawn) if self.fate is WAITING else self.count
 
     # -- sealed --------------------------------------------------------------------------------------------------------
 
@@ -161,8 +170,8 @@ class Batch:
         if self.rows_withdrawn:
             self._drop_withdrawn()
         self.count = len(self.values)
-        self.fate = Fate.UNDER_WAY
-        self.attributes = int(codec) | TRANSACTIONAL if transactional else int(codec)
+        self.fate = UNDER_WAY
+        self.attributes = codec | TRANSACTIONAL if transactional else codec
         self.identity, self.base_sequence = identity, base_sequence
         if self.count == 1 and self.headers is None and not codec:
             return
@@ -193,17 +202,17 @@ class Batch:
         """That of a lone record, with what lies ``around`` it in a request. The bytes written; < 0: too few."""
         value, key = self.values[0], None if self.keys is None else self.keys[0]
         identity = self.identity
-        return int(lib.tpc_packed_one(
+        return lib.tpc_packed_one(
             out, out_bytes, around, correlation_id, self.timestamps[0],
             b"" if key is None else key, -1 if key is None else len(key),
             b"" if value is None else value, -1 if value is None else len(value),
             self.attributes, identity.producer_id, identity.producer_epoch, self.base_sequence,
-        ))  # fmt: skip
+        )  # fmt: skip
 
     def renumber(self, identity: ProducerIdentity, base_sequence: int) -> None:
         """Other sequence numbers, while nothing of it is on its way to a broker."""
         assert not self.is_flying, "renumbered on its way"
-        assert self.fate is not Fate.WAITING, "renumbered before it was sealed"
+        assert self.fate is not WAITING, "renumbered before it was sealed"
         self.identity, self.base_sequence = identity, base_sequence
         if self.data is not None:
             self._write_header()
@@ -261,7 +270,7 @@ class Batch:
 
     def deliver(self, base_offset: int, log_append_time: int) -> None:
         self.base_offset, self.log_append_time = base_offset, log_append_time
-        self.decide(Fate.DELIVERED)
+        self.decide(DELIVERED)
 
     def _place(self, row: int) -> tuple[Batch, int]:
         """The batch that a record went in, and its number there."""
@@ -277,7 +286,7 @@ class Batch:
         leaves = self.leaves()
         counts: dict[Fate, int] = {}
         for leaf in leaves:
-            if leaf.fate is not Fate.DELIVERED:
+            if leaf.fate is not DELIVERED:
                 counts[leaf.fate] = counts.get(leaf.fate, 0) + leaf.count
         for row in self.rows_seen:
             fate = self.fate_of(row)
@@ -300,13 +309,13 @@ class Batch:
     def result_of(self, row: int) -> Delivered:
         """Of a decided record. `DeliveryError`."""
         batch, number = (self, row) if self.parts is None and not self.rows_withdrawn else self._place(row)
-        if batch.fate is not Fate.DELIVERED:
+        if batch.fate is not DELIVERED:
             assert batch.failure is not None, batch.fate
             raise batch.failure.error(batch.where, batch.fate)
         topic, partition = batch.where
         timestamp = batch.log_append_time if batch.log_append_time >= 0 else batch.timestamps[number]
         offset = batch.base_offset
-        return Delivered(topic, partition, offset + number if offset >= 0 else -1, timestamp)
+        return _delivered((topic, partition, offset + number if offset >= 0 else -1, timestamp))
 
 
 def record_size(key: bytes | None, value: bytes | None, headers: HeaderPairs) -> int:

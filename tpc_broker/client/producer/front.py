@@ -288,8 +288,6 @@ class Producer:
             self._count(batch.where, batch.fate_of(row), 1)
 
     def _ended(self, batch: Batch) -> None:
-        if batch.fate is Fate.DELIVERED:
-            return
         for fate, count in batch.unseen_failures().items():
             self._count(batch.where, fate, count)
             if batch.failure is not None:

@@ -30,7 +30,7 @@ from itertools import takewhile
 from typing import TYPE_CHECKING, Final
 
 from tpc_broker.client.batches import ProducerIdentity, next_sequence
-from tpc_broker.client.producer.batch import Batch, Failure
+from tpc_broker.client.producer.batch import UNDER_WAY, Batch, Failure
 from tpc_broker.client.values import Fate
 from tpc_broker.kafka import ErrorCode
 
@@ -68,14 +68,14 @@ _TOO_LARGE: Final = frozenset({ErrorCode.MESSAGE_TOO_LARGE, ErrorCode.RECORD_LIS
 
 
 class Lane:
-    """Changed by the methods and the budget only. ``on_end`` is told of
-    each batch once, when it is decided.
+    """Changed by the methods and the budget only. ``on_end`` is told of each batch once, when it is decided, unless it
+    was delivered as a whole.
     """
 
     __slots__ = (
-        "_failures_count", "_must_bump", "_must_rewind", "_next_sequence", "_on_end", "_resend", "_unresolved",
-        "_waiting", "batch_bytes", "budget", "bytes_held", "filling", "flying_count", "identity", "is_proven",
-        "is_queued", "last_trouble", "not_before", "session", "where",
+        "_delivery_seconds", "_failures_count", "_must_bump", "_must_rewind", "_next_sequence", "_on_end", "_resend",
+        "_unresolved", "_waiting", "batch_bytes", "budget", "bytes_held", "filling", "flying_count", "identity",
+        "is_proven", "is_queued", "last_trouble", "not_before", "session", "where",
     )  # fmt: skip
 
     def __init__(
@@ -86,6 +86,7 @@ class Lane:
         self.budget = budget
         self._on_end = on_end
         self.batch_bytes = session.settings.batch_bytes
+        self._delivery_seconds = session.settings.delivery_seconds
         self.bytes_held = 0
         """Changed by the budget."""
         self.is_queued = False
@@ -111,7 +112,7 @@ class Lane:
         """The batch that the next record of this size goes in."""
         batch = self.filling
         if batch is None or (batch.size + size > self.batch_bytes and batch.values):
-            batch = self.filling = Batch(self.where, now + self.session.settings.delivery_seconds)
+            batch = self.filling = Batch(self.where, now + self._delivery_seconds)
             self._waiting.append(batch)
             self.is_queued = False
         return batch
@@ -178,10 +179,9 @@ class Lane:
                 self._next_sequence = 0
             sequence = self._next_sequence if session.is_idempotent else -1
             batch.seal(session.codec, self.identity, sequence, transactional=session.transactional_id is not None)
-            self._next_sequence = next_sequence(self._next_sequence, batch.count)
+            self._next_sequence = self._next_sequence + batch.count & 0x7FFF_FFFF
             self._unresolved.append(batch)
         batch.is_flying = True
-        batch.attempts_count += 1
         self.flying_count += 1
         return batch
 
@@ -200,10 +200,11 @@ class Lane:
         self.is_proven = True
         self._failures_count = 0
         self._unresolved.remove(batch)
-        is_awaited = batch.fate is Fate.UNDER_WAY
-        if is_awaited:
+        if batch.fate is UNDER_WAY:
             batch.deliver(base_offset, log_append_time)
-        self._release(batch, is_awaited=is_awaited)
+            if batch.parent is not None:
+                self._end(batch)
+        self.budget.release(self, batch.release())
         if self._must_rewind:
             self._rewind_when_landed(now)
 
@@ -213,7 +214,7 @@ class Lane:
             self.delivered(batch, -1, -1, now)
             return
         self._land(batch)
-        if batch.fate is not Fate.UNDER_WAY:
+        if batch.fate is not UNDER_WAY:
             self._end_late(batch, is_void=not batch.in_doubt and code not in _MAY_BE_APPENDED)
         elif code in _DOES_NOT_FOLLOW and self.session.is_idempotent:
             if self._unresolved[0] is batch:
@@ -231,7 +232,7 @@ class Lane:
         """The connection failed after the batch was sent, or while it was."""
         self._land(batch)
         batch.in_doubt = True
-        if batch.fate is not Fate.UNDER_WAY:
+        if batch.fate is not UNDER_WAY:
             self._end_late(batch, is_void=False)
         self._troubled(str(error), now)
         self._rewind(now)
@@ -247,7 +248,7 @@ class Lane:
             batch.is_void = True
         else:
             self._unresolved.remove(batch)
-        self._release(batch, is_awaited=False)
+        self.budget.release(self, batch.release())
 
     def _troubled(self, text: str, now: float) -> None:
         self.last_trouble = text
@@ -279,7 +280,8 @@ class Lane:
         fate = Fate.UNKNOWN if batch.in_doubt else Fate.REFUSED
         failure = Failure(text, error.code)
         batch.decide(fate, failure)
-        self._release(batch, is_awaited=True)
+        self._end(batch)
+        self.budget.release(self, batch.release())
         if self.session.transactional_id is not None:
             self.session.spoil(failure)
         if batch.in_doubt:
@@ -376,39 +378,30 @@ class Lane:
 
     # -- the end -------------------------------------------------------------------------------------------------------
 
-    def _release(self, batch: Batch, *, is_awaited: bool) -> None:
-        """Its bytes are given back, once: when it is decided, or has landed after that."""
-        size = batch.release()
-        if is_awaited:
-            root = batch
-            while root.parent is not None:
-                root = root.parent
-            if root.is_decided:
-                self._on_end(root)
-        self.budget.release(self, size)
+    def _end(self, batch: Batch) -> None:
+        """It is decided: is what was handed over, too?"""
+        while batch.parent is not None:
+            batch = batch.parent
+        if batch.is_decided:
+            self._on_end(batch)
 
     def _fail(self, batch: Batch, fate: Fate, text: str, code: int | None = None) -> None:
-        """Decides a batch; one under way keeps its bytes until it lands."""
+        """Decides a batch. Its bytes are given back once: now, or when it lands."""
         batch.decide(fate, Failure(text, code))
-        if batch.is_flying:
-            root = batch
-            while root.parent is not None:
-                root = root.parent
-            if root.is_decided:
-                self._on_end(root)
-        else:
-            self._release(batch, is_awaited=True)
+        self._end(batch)
+        if not batch.is_flying:
+            self.budget.release(self, batch.release())
 
     def next_deadline(self) -> float:
         """When `expire` has something to do; infinite: not before something changes."""
-        batches = [batch.deadline for batch in self._unresolved if batch.fate is Fate.UNDER_WAY]
+        batches = [batch.deadline for batch in self._unresolved if batch.fate is UNDER_WAY]
         if self._waiting:
             batches.append(self._waiting[0].deadline)
         return min(batches, default=float("inf"))
 
     def expire(self, now: float) -> None:
         """Fail what is older than its deadline."""
-        seconds = self.session.settings.delivery_seconds
+        seconds = self._delivery_seconds
         self._end_those(
             lambda batch: batch.deadline <= now,
             lambda: Failure(f"not delivered within delivery_seconds={seconds:g}; last: {self.last_trouble}"),
@@ -424,7 +417,7 @@ class Lane:
         self._end_those(lambda _batch: True, lambda: failure)
 
     def _end_those(self, is_meant: Callable[[Batch], bool], why: Callable[[], Failure]) -> None:
-        for batch in [batch for batch in self._unresolved if batch.fate is Fate.UNDER_WAY and is_meant(batch)]:
+        for batch in [batch for batch in self._unresolved if batch.fate is UNDER_WAY and is_meant(batch)]:
             reason = why()
             may_be_there = batch.in_doubt or batch.is_flying
             text = f"{self.where}: {reason.text}"

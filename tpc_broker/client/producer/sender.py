@@ -224,7 +224,7 @@ class Sender:
         link = self._links.get(channel)
         if link is None:
             try:
-                link = self._links[channel] = Link(channel, self._request)
+                link = self._links[channel] = Link(channel, self._request, self._answered)
             except ClientError as error:
                 self._give_up(lane, error)
                 return
@@ -277,7 +277,7 @@ class Sender:
             elif not lane.has_work:
                 self._after(lane, now)
             return False  # else it is placed again when an attempt has ended
-        if not lane.identify():
+        if lane.identity is None and not lane.identify():
             self._anonymous[lane] = None
             self._event.set()
             return False
@@ -288,44 +288,44 @@ class Sender:
         return True
 
     def _start(self, link: Link, taken: list[tuple[Lane, Batch]]) -> None:
-        version = min(link.version, self.session.version_max)
         if len(taken) == 1:
-            attempt = Attempt(self.answered, link, version, taken, link.around(taken[0][0], version))
+            around = link.around(taken[0][0], self.session.version_max)
+            attempt = Attempt(link, around.version, taken, around)
         else:
-            attempt = Attempt(self.answered, link, version, taken, None)
+            attempt = Attempt(link, min(link.version, self.session.version_max), taken, None)
             attempt.message = self._request({lane.where: batch.encoded() for lane, batch in taken})
         link.requests_count += 1
         self.requests_count += 1
         try:
             link.channel.ask(attempt)
         except ClientError as error:
-            self.answered(attempt, error)
+            self._answered(attempt, error)
 
     def _request(self, batches: dict[TopicPartition, Any]) -> Any:
         session = self.session
         acks = session.settings.acks_number
         return requests.produce_request(batches, self._timeout_ms, session.transactional_id, acks)
 
-    def answered(self, attempt: Attempt, answer: Any) -> None:
+    def _answered(self, attempt: Attempt, answer: Any) -> None:
         link = attempt.link
         link.requests_count -= 1
         self.requests_count -= 1
         if self._landed is not None and not self.requests_count:
             self._landed.set()
             self._landed = None
-        if isinstance(answer, ClientError):
-            self._lose(link)
-            now = time.monotonic()
-            for lane, batch in attempt.taken:
-                self._unanswered(lane, batch, answer, now)
-            self._event.set()
-            return
         now = link.channel.used_at
         if answer.__class__ is tuple:
             ((lane, batch),) = attempt.taken
             base_offset, log_append_time = answer
             lane.delivered(batch, base_offset, log_append_time, now)
             self._after(lane, now)
+        elif isinstance(answer, ClientError):
+            self._lose(link)
+            now = time.monotonic()
+            for lane, batch in attempt.taken:
+                self._unanswered(lane, batch, answer, now)
+            self._event.set()
+            return
         else:
             self._take_rows(link, {lane.where: (lane, batch) for lane, batch in attempt.taken}, answer, now)
             if answer.throttle_time_ms:
