@@ -5,26 +5,12 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 
     from tpc_broker.metadata.image import ClusterImage, TopicImage
     from tpc_broker.model import LeaderEpoch, NodeId, TopicPartition
     from tpc_broker.storage.installation import Install
     from tpc_broker.storage.partition_storage import PartitionStorage
-
-
-class ReplicaFacts(NamedTuple):
-    """One replica as its core knows it, for metrics and people."""
-
-    key: TopicPartition
-    role: str
-    term: LeaderEpoch
-    leader: NodeId | None
-    voters: tuple[NodeId, ...]
-    in_sync: tuple[NodeId, ...]
-    """Told by a leader only."""
-    log_end_offset: int
-    committed_offset: int
 
 
 class ReplicaProgress(NamedTuple):
@@ -214,8 +200,4 @@ class Replication(Protocol):
 
     async def begin_lives(self, topic: TopicImage, keys: Sequence[TopicPartition]) -> None:
         """Nothing of earlier lives is on the disk any more; durable when this returns. OSError: it is not."""
-        ...
-
-    def facts(self) -> Iterator[ReplicaFacts]:
-        """All replicas of the core."""
         ...

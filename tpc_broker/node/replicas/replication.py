@@ -18,7 +18,6 @@ from typing import TYPE_CHECKING, Any, Final
 import trio
 
 from tpc_broker import __version__
-from tpc_broker.broker.replication_port import ReplicaFacts, ReplicaProgress
 from tpc_broker.cluster.founding import SeedAddress
 from tpc_broker.cluster.link_codec import Hello
 from tpc_broker.cluster.raft_codec import encode_entry
@@ -55,8 +54,9 @@ from tpc_broker.rounds import next_round
 from tpc_broker.task_queue import TaskQueue, in_queue
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 
+    from tpc_broker.broker.replication_port import ReplicaProgress
     from tpc_broker.engine.data_plane import RingDataPlane
     from tpc_broker.metadata.image import TopicImage
     from tpc_broker.node.links.links import Handler, Links
@@ -490,18 +490,6 @@ class CoreReplication:
     async def begin_lives(self, topic: TopicImage, keys: Sequence[TopicPartition]) -> None:
         lives = {group_of(key): topic.life_of(key.partition, self.node) for key in keys}
         await self._lives.begin(self._storage.files.disk, lives)
-
-    def facts(self) -> Iterator[ReplicaFacts]:
-        for group, key in self._keys.items():
-            machine = self.machine_of(key)
-            if machine is not None and self._driver is not None:
-                self._driver.core.look(group)
-                leader = machine.leader.node if machine.leader is not None else None
-                voters = () if machine.config is None else tuple(sorted(v.node for v in machine.config.voters))
-                yield ReplicaFacts(
-                    key, machine.role.value, LeaderEpoch(machine.term), leader, voters, self.in_sync(key),
-                    machine.log.end_offset, machine.high_watermark,
-                )  # fmt: skip
 
     def counters(self) -> dict[str, int]:
         """See `replica_counters`; empty before this core has replicas."""
