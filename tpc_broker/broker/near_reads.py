@@ -23,7 +23,7 @@ from tpc_broker.model import BrokerId, LeaderEpoch, NodeId, TopicPartition
 if TYPE_CHECKING:
     from tpc_broker.broker.partition import Partition
     from tpc_broker.broker.replicated import CoreWithPartitions
-    from tpc_broker.broker.replication_port import Replication
+    from tpc_broker.broker.replication_port import Leaderships, Replication
 
 LAST_RACK_BIT: Final = 63
 TELL_S: Final = 1.0
@@ -33,8 +33,9 @@ TELL_S: Final = 1.0
 class NearReads:
     """Of one core of a node of a cluster."""
 
-    def __init__(self, core: CoreWithPartitions, replication: Replication) -> None:
+    def __init__(self, core: CoreWithPartitions, leaderships: Leaderships, replication: Replication) -> None:
         self._core = core
+        self._leaderships = leaderships
         self._replication = replication
         self._racks: dict[str, int] = {}
         """The place of each rack that a replica was seen in."""
@@ -43,7 +44,7 @@ class NearReads:
         self._told: dict[TopicPartition, tuple[int, int]] = {}
         """As a follower: in which term the leader was told what start."""
         self._nodes_looked_at: object = None
-        replication.on_moved(self.look)
+        leaderships.on_moved(self.look)
         replication.on_lacking(self._lacking)
 
     # -- a leader's --------------------------------------------------------------------------------------------------
@@ -126,7 +127,7 @@ class NearReads:
         partition = self._core.partitions.get(key)
         if partition is None or not partition.is_replicated:
             return
-        followed, told = self._replication.followed(key), self._core.view.told(key)
+        followed, told = self._leaderships.followed(key), self._core.view.told(key)
         epoch = None
         if followed is not None and told.place is not None and (told.place.node, told.epoch) == followed:
             epoch = LeaderEpoch(followed[1]) if self._core.view.node in told.in_sync else None

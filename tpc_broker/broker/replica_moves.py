@@ -27,7 +27,7 @@ from tpc_broker.rounds import next_round
 if TYPE_CHECKING:
     from tpc_broker.broker.core_ground import CoreGround
     from tpc_broker.broker.payloads import Answer, Payload, Row
-    from tpc_broker.broker.replication_port import Replication
+    from tpc_broker.broker.replication_port import Leaderships, Replication
     from tpc_broker.metadata.image import ClusterImage, TopicImage
     from tpc_broker.metadata.records import MetadataRecord, MoveBegun, ReplicasMoving
     from tpc_broker.model import CoreId
@@ -53,8 +53,9 @@ Progress = tuple[int, int, int]
 class ReplicaMoves:
     """Of one core of a node of a cluster."""
 
-    def __init__(self, core: CoreGround, replication: Replication) -> None:
+    def __init__(self, core: CoreGround, leaderships: Leaderships, replication: Replication) -> None:
         self._core = core
+        self._leaderships = leaderships
         self._replication = replication
         self._progress: dict[TopicPartition, tuple[float, Progress]] = {}
         self._settled: list[Row] = []
@@ -116,7 +117,7 @@ class ReplicaMoves:
     async def _is_confirmed(self, key: TopicPartition, move: ReplicasMoving, term: int) -> bool:
         """That the group has gone no further, under another leader, and that the metadata here want nothing else."""
         with trio.move_on_after(CONFIRM_S):
-            if not await self._replication.confirm(key):
+            if not await self._leaderships.confirm(key):
                 return False
             topic = self._core.view.image.topic_by_id(key.topic_id)
             wanted = None if topic is None else topic.moves.get(key.partition)

@@ -23,11 +23,8 @@ class ReplicaProgress(NamedTuple):
     log_end_offset: int
 
 
-class Replication(Protocol):
-    """Of a core of a node of a cluster: the partitions that have replicas on other nodes too, and who leads them.
-
-    An answer is of this moment: after an await another node may lead.
-    """
+class Leaderships(Protocol):
+    """Who leads the replicas of a core."""
 
     def on_roles(
         self,
@@ -41,12 +38,77 @@ class Replication(Protocol):
         """`moved`: called when its role, term or leader is another."""
         ...
 
-    def on_lacking(self, lacks: Callable[[TopicPartition, NodeId, int], None]) -> None:
-        """`lacks`: called with a partition that is led here, a node, and the offset where its replica's log starts."""
-        ...
-
     def followed(self, key: TopicPartition) -> tuple[NodeId, int] | None:
         """Of one that follows a leader: that one's node, and its term."""
+        ...
+
+    def hears_leader(self, key: TopicPartition, told_epoch: int) -> bool:
+        """Whether another node leads it, as far as was heard lately, and has told so: then clients can be told where it
+        is. `told_epoch`: in which one another node has told that it leads; -1: none has.
+        One of which nothing has come here yet is led, also where nothing of it ever comes: whoever gives its vote up
+        hears no more of the group.
+        """
+        ...
+
+    def leaderless(self) -> Iterable[TopicPartition]:
+        """Those that are here, are not led here, and whose leader was not heard of lately."""
+        ...
+
+    def term_of(self, key: TopicPartition) -> int | None:
+        """The newest term that the replica here has heard of; None: it has none here."""
+        ...
+
+    async def confirm(self, key: TopicPartition) -> bool:
+        """Whether a quorum still follows this leader: for whoever decides by what is committed here."""
+        ...
+
+    async def wait_moved(self, key: TopicPartition) -> None:
+        """Until its role, term or leader is another, or one has told that it leads."""
+        ...
+
+    def leader_told(self, key: TopicPartition) -> None:
+        """Another node has told that it leads it: whoever waits looks again."""
+        ...
+
+    def all_moved(self) -> None:
+        """The same of all."""
+        ...
+
+
+class HandOvers(Protocol):
+    """Leaderships of a core that go to other nodes."""
+
+    async def hand_over(self) -> None:
+        """Let others lead what is led here: the core is about to end. Returns when they do, or after a while."""
+        ...
+
+    def transfer(self, key: TopicPartition, node: NodeId) -> bool:
+        """Begin to hand a leadership over to a voter's node; False: it is not led here, or that is no voter."""
+        ...
+
+    def is_handing_over(self, key: TopicPartition) -> bool:
+        """Whether it is led here, and takes nothing until another node leads it or that is given up (`wait_moved`)."""
+        ...
+
+    def has_space(self, key: TopicPartition, node: NodeId) -> bool:
+        """Whether another node's replica has segment space: it has, unless its node says otherwise."""
+        ...
+
+
+class Replication(Protocol):
+    """Of a core of a node of a cluster: the partitions that have replicas on other nodes too, and who leads them.
+
+    An answer, also of its parts, is of this moment: after an await another node may lead.
+    """
+
+    @property
+    def leaderships(self) -> Leaderships: ...
+
+    @property
+    def hand_overs(self) -> HandOvers: ...
+
+    def on_lacking(self, lacks: Callable[[TopicPartition, NodeId, int], None]) -> None:
+        """`lacks`: called with a partition that is led here, a node, and the offset where its replica's log starts."""
         ...
 
     def held(self, key: TopicPartition) -> dict[NodeId, int]:
@@ -116,46 +178,6 @@ class Replication(Protocol):
         """
         ...
 
-    def hears_leader(self, key: TopicPartition, told_epoch: int) -> bool:
-        """Whether another node leads it, as far as was heard lately, and has told so: then clients can be told where it
-        is. `told_epoch`: in which one another node has told that it leads; -1: none has.
-        One of which nothing has come here yet is led, also where nothing of it ever comes: whoever gives its vote up
-        hears no more of the group.
-        """
-        ...
-
-    def leader_told(self, key: TopicPartition) -> None:
-        """Another node has told that it leads it: whoever waits looks again."""
-        ...
-
-    def all_moved(self) -> None:
-        """The same of all."""
-        ...
-
-    async def wait_moved(self, key: TopicPartition) -> None:
-        """Until its role, term or leader is another, or one has told that it leads."""
-        ...
-
-    async def confirm(self, key: TopicPartition) -> bool:
-        """Whether a quorum still follows this leader: for whoever decides by what is committed here."""
-        ...
-
-    async def hand_over(self) -> None:
-        """Let others lead what is led here: the core is about to end. Returns when they do, or after a while."""
-        ...
-
-    def transfer(self, key: TopicPartition, node: NodeId) -> bool:
-        """Begin to hand a leadership over to a voter's node; False: it is not led here, or that is no voter."""
-        ...
-
-    def is_handing_over(self, key: TopicPartition) -> bool:
-        """Whether it is led here, and takes nothing until another node leads it or that is given up (`wait_moved`)."""
-        ...
-
-    def has_space(self, key: TopicPartition, node: NodeId) -> bool:
-        """Whether another node's replica has segment space: it has, unless its node says otherwise."""
-        ...
-
     def in_sync(self, key: TopicPartition) -> tuple[NodeId, ...]:
         """Of one that is led here: the nodes whose replicas have nothing to catch up with."""
         ...
@@ -184,14 +206,6 @@ class Replication(Protocol):
 
     def progress(self, key: TopicPartition) -> ReplicaProgress | None:
         """Of one that is led here and gets other replicas."""
-        ...
-
-    def leaderless(self) -> Iterable[TopicPartition]:
-        """Those that are here, are not led here, and whose leader was not heard of lately."""
-        ...
-
-    def term_of(self, key: TopicPartition) -> int | None:
-        """The newest term that the replica here has heard of; None: it has none here."""
         ...
 
     def has_other_life(self, topic: TopicImage, key: TopicPartition) -> bool:
