@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
     from tpc_broker.broker.core_ground import CoreGround
     from tpc_broker.broker.payloads import Answer, Payload, Row
-    from tpc_broker.broker.replication_port import HandOvers, Replication
+    from tpc_broker.broker.replication_port import Followers, HandOvers
 
 log = logging.getLogger(__name__)
 
@@ -37,10 +37,10 @@ GIVEN_UP_S: Final = 2.0
 class Leadership:
     """Of one core of a node of a cluster."""
 
-    def __init__(self, core: CoreGround, hand_overs: HandOvers, replication: Replication) -> None:
+    def __init__(self, core: CoreGround, hand_overs: HandOvers, followers: Followers) -> None:
         self._core = core
         self._hand_overs = hand_overs
-        self._replication = replication
+        self._followers = followers
         self._balanced_s = 0.0
         core.mailboxes.serve("replica.prefer", self._serve_prefer)
 
@@ -66,7 +66,7 @@ class Leadership:
     def _heirs(self, key: TopicPartition) -> list[NodeId]:
         """Other nodes that could lead a partition just as well, the preferred one first."""
         view = self._core.view
-        in_sync, draining = self._replication.in_sync(key), view.image.draining
+        in_sync, draining = self._followers.in_sync(key), view.image.draining
         places = view.image.topics[key.topic_id].replicas[key.partition]
         return [
             place.node for place in places

@@ -309,13 +309,13 @@ class Partitions:
             self._going[key] = LeaderEpoch(replication.leaderships.term_of(key) or 0), trio.Event()
             self.look_at_moves()
             try:
-                leave = partial(replication.leave, key)
+                leave = partial(replication.leaving.leave, key)
                 return await self._storage.release(partition.handle, target, move_id, closing, leave)
             except JournalStoppedError:
                 raise
             except PartitionOfflineError:
                 self._has_gone(key)
-                replication.stay(key)
+                replication.leaving.stay(key)
                 raise
         self._core.coordinators.end(key)
         self._going[key] = partition.leader_epoch, trio.Event()
@@ -336,7 +336,7 @@ class Partitions:
         partition = self._open.get(key)
         replication = None if partition is None else self._replication(partition)
         if replication is not None:
-            await replication.step_aside(key)
+            await replication.leaving.step_aside(key)
 
     @property
     def is_any_moving(self) -> bool:

@@ -88,7 +88,7 @@ class ReplicatedPartitions:
         self._lacking: set[TopicPartition] = set()
         """Of what is led here: those of which it was told last that not all replicas are in sync."""
         self._tell = trio.Event()
-        self.near = NearReads(core, replication.leaderships, replication)
+        self.near = NearReads(core, replication.leaderships, replication.followers, replication.later_starts)
         self.holds = Holds(int(HELD_S * 1e9))
         core.view.on_leader = self._leader_told
         replication.leaderships.on_roles(self._led, self._lost)
@@ -184,7 +184,7 @@ class ReplicatedPartitions:
     def _announce(self, key: TopicPartition, epoch: LeaderEpoch, place: Replica) -> None:
         told = self._told.get(key)
         serial = told.serial + 1 if told is not None and told.epoch == epoch else 0
-        in_sync: tuple[NodeId, ...] = () if place == NOBODY else self.replication.in_sync(key)
+        in_sync: tuple[NodeId, ...] = () if place == NOBODY else self.replication.followers.in_sync(key)
         self._told[key] = self._to_tell[key] = leader = Leader(epoch, serial, place, in_sync)
         self._note_lacking(key, leader)
         self._core.view.note_leaders([(key, leader)])
@@ -232,11 +232,11 @@ class ReplicatedPartitions:
 
     def _tell_changes_of_sync(self) -> None:
         here = Replica(self._core.view.node, self._core.core_id)
-        for key in self.replication.perhaps_in_sync():
+        for key in self.replication.followers.perhaps_in_sync():
             leader = self._told.get(key)
             if leader is None or leader.place != here:
                 continue
-            if self.replication.in_sync(key) != leader.in_sync:
+            if self.replication.followers.in_sync(key) != leader.in_sync:
                 self._announce(key, leader.epoch, here)
 
     # -- what requests wait for --------------------------------------------------------------------------------------

@@ -95,8 +95,82 @@ class HandOvers(Protocol):
         ...
 
 
+class Followers(Protocol):
+    """How far the followers are of what a core leads."""
+
+    def in_sync(self, key: TopicPartition) -> tuple[NodeId, ...]:
+        """Of one that is led here: the nodes whose replicas have nothing to catch up with."""
+        ...
+
+    def perhaps_in_sync(self) -> Iterable[TopicPartition]:
+        """Of what is led here, those of which `in_sync` may be another than at the last call; some others, too."""
+        ...
+
+    def held(self, key: TopicPartition) -> dict[NodeId, int]:
+        """Of one that is led here: up to what offset other nodes have it on their disks."""
+        ...
+
+
+class Voters(Protocol):
+    """Which replicas vote, of what a core leads."""
+
+    def allow_moves(self, keys: frozenset[TopicPartition]) -> None:
+        """Of partitions whose replicas the metadata want elsewhere: those that may go on now, if they are led here."""
+        ...
+
+    def changes_to_confirm(self) -> dict[TopicPartition, int]:
+        """Of what is led here: groups whose voters are to change, with their terms. They begin when it is known that
+        the metadata that want it are no older than the leadership (`confirm_changes`).
+        """
+        ...
+
+    def confirm_changes(self, terms: Mapping[TopicPartition, int], version: int) -> None:
+        """Asked after `changes_to_confirm` had said so, the controller has this version of the metadata."""
+        ...
+
+    def settled_term(self, key: TopicPartition) -> int | None:
+        """Of one that is led here: the term in which its group has committed just the voters that the metadata want."""
+        ...
+
+    def progress(self, key: TopicPartition) -> ReplicaProgress | None:
+        """Of one that is led here and gets other replicas."""
+        ...
+
+
+class LaterStarts(Protocol):
+    """Where the logs of followers start, of whom clients have asked for less."""
+
+    def on_lacking(self, lacks: Callable[[TopicPartition, NodeId, int], None]) -> None:
+        """`lacks`: called with a partition that is led here, a node, and the offset where its replica's log starts."""
+        ...
+
+    async def tell_start(self, key: TopicPartition, log_start_offset: int) -> None:
+        """Of one that follows a leader: let that know where the log starts here. MailboxError: it may not know."""
+        ...
+
+
+class Leaving(Protocol):
+    """Replicas that go to another core of their node."""
+
+    async def step_aside(self, key: TopicPartition) -> None:
+        """It is about to leave this core: have another node lead it, or else take nothing more and commit what there
+        is. Returns when that is so, or after a while.
+        """
+        ...
+
+    async def leave(self, key: TopicPartition) -> None:
+        """It leads, votes and acknowledges nothing here from the call on, and all that it has is durable when this
+        returns. PartitionOfflineError: it cannot be brought to that now, and is to `stay`.
+        """
+        ...
+
+    def stay(self, key: TopicPartition) -> None:
+        """What was to leave takes part again. No effect on one that is not here."""
+        ...
+
+
 class Replication(Protocol):
-    """Of a core of a node of a cluster: the partitions that have replicas on other nodes too, and who leads them.
+    """Of a core of a node of a cluster: the partitions that have replicas on other nodes too.
 
     An answer, also of its parts, is of this moment: after an await another node may lead.
     """
@@ -107,17 +181,17 @@ class Replication(Protocol):
     @property
     def hand_overs(self) -> HandOvers: ...
 
-    def on_lacking(self, lacks: Callable[[TopicPartition, NodeId, int], None]) -> None:
-        """`lacks`: called with a partition that is led here, a node, and the offset where its replica's log starts."""
-        ...
+    @property
+    def followers(self) -> Followers: ...
 
-    def held(self, key: TopicPartition) -> dict[NodeId, int]:
-        """Of one that is led here: up to what offset other nodes have it on their disks."""
-        ...
+    @property
+    def voters(self) -> Voters: ...
 
-    async def tell_start(self, key: TopicPartition, log_start_offset: int) -> None:
-        """Of one that follows a leader: let that know where the log starts here. MailboxError: it may not know."""
-        ...
+    @property
+    def later_starts(self) -> LaterStarts: ...
+
+    @property
+    def leaving(self) -> Leaving: ...
 
     def on_filled(self, install: Install, bytes_per_s: Callable[[], int]) -> None:
         """`install`: called when what another replica has shipped is here; fetched at no more than `bytes_per_s`."""
@@ -156,56 +230,10 @@ class Replication(Protocol):
         """It is deleted, or damaged; nothing is said for it any more. Again: nothing happens."""
         ...
 
-    async def step_aside(self, key: TopicPartition) -> None:
-        """It is about to leave this core: have another node lead it, or else take nothing more and commit what there
-        is. Returns when that is so, or after a while.
-        """
-        ...
-
-    async def leave(self, key: TopicPartition) -> None:
-        """It leads, votes and acknowledges nothing here from the call on, and all that it has is durable when this
-        returns. PartitionOfflineError: it cannot be brought to that now, and is to `stay`.
-        """
-        ...
-
-    def stay(self, key: TopicPartition) -> None:
-        """What was to leave takes part again. No effect on one that is not here."""
-        ...
-
     def first_note(self, topic: TopicImage, key: TopicPartition, files: PartitionStorage) -> bytes:
         """Of a partition that was led here before it had a group: the note of its next epoch, with which the group
         begins. Nothing for any other one.
         """
-        ...
-
-    def in_sync(self, key: TopicPartition) -> tuple[NodeId, ...]:
-        """Of one that is led here: the nodes whose replicas have nothing to catch up with."""
-        ...
-
-    def perhaps_in_sync(self) -> Iterable[TopicPartition]:
-        """Of what is led here, those of which `in_sync` may be another than at the last call; some others, too."""
-        ...
-
-    def allow_moves(self, keys: frozenset[TopicPartition]) -> None:
-        """Of partitions whose replicas the metadata want elsewhere: those that may go on now, if they are led here."""
-        ...
-
-    def changes_to_confirm(self) -> dict[TopicPartition, int]:
-        """Of what is led here: groups whose voters are to change, with their terms. They begin when it is known that
-        the metadata that want it are no older than the leadership (`confirm_changes`).
-        """
-        ...
-
-    def confirm_changes(self, terms: Mapping[TopicPartition, int], version: int) -> None:
-        """Asked after `changes_to_confirm` had said so, the controller has this version of the metadata."""
-        ...
-
-    def settled_term(self, key: TopicPartition) -> int | None:
-        """Of one that is led here: the term in which its group has committed just the voters that the metadata want."""
-        ...
-
-    def progress(self, key: TopicPartition) -> ReplicaProgress | None:
-        """Of one that is led here and gets other replicas."""
         ...
 
     def has_other_life(self, topic: TopicImage, key: TopicPartition) -> bool:

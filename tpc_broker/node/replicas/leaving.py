@@ -47,14 +47,14 @@ class LeavingReplicas:
         self._driver = driver
 
     async def step_aside(self, key: TopicPartition) -> None:
-        """`Replication.step_aside`."""
+        """`Leaving.step_aside`."""
         with trio.move_on_after(HAND_OVER_S):
             while (machine := self._replicas.look_at(key)) and machine.is_leader and not machine.votes_alone:
                 self._hand_overs.transfer_to_best(key)
                 await trio.sleep(LOOK_S)
 
     async def leave(self, key: TopicPartition) -> None:
-        """`Replication.leave`."""
+        """`Leaving.leave`."""
         group = self._replicas.group_name(key)
         await self._commit_rest(key)
         self._driver.leave(group)
@@ -65,7 +65,7 @@ class LeavingReplicas:
         raise PartitionOfflineError(f"not all of the replica became durable in {LEAVE_S:g} s")
 
     def stay(self, key: TopicPartition) -> None:
-        """`Replication.stay`."""
+        """`Leaving.stay`."""
         self._driver.stay(self._replicas.group_name(key))
         self._refuse(key, ErrorCode.NONE)
 

@@ -13,7 +13,7 @@ Nothing is removed by what anybody answers: only the metadata, of which the lead
 from __future__ import annotations
 
 import logging
-from typing import TYPE_CHECKING, Any, Final, Protocol
+from typing import TYPE_CHECKING, Any, Final
 
 import trio
 
@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from tpc_broker.model import TopicPartition
     from tpc_broker.node.replicas.core_replicas import CoreReplicas
     from tpc_broker.node.replicas.leaderships import ReplicaLeaderships
+    from tpc_broker.node.replicas.voters import ReplicaVoters
 
 log = logging.getLogger(__name__)
 
@@ -37,22 +38,10 @@ LOOK_S: Final = 2.0
 CONFIRM_S: Final = 2.0
 
 
-class _Voters(Protocol):
-    """The terms of leaders."""
-
-    def settled_term(self, key: TopicPartition) -> int | None:
-        """In which it is led here, its voters as the metadata want them and committed; None: it is not so."""
-        ...
-
-    def begin_next_term(self, key: TopicPartition) -> None:
-        """Of one that is led here: as it is, in a later term."""
-        ...
-
-
 class LeftOutReplicas:
     """Of one core; touched by its thread only."""
 
-    def __init__(self, replicas: CoreReplicas, leaderships: ReplicaLeaderships, voters: _Voters) -> None:
+    def __init__(self, replicas: CoreReplicas, leaderships: ReplicaLeaderships, voters: ReplicaVoters) -> None:
         self._replicas = replicas
         self._leaderships = leaderships
         self._voters = voters

@@ -1,18 +1,16 @@
-"""The replicas of one core: the driver of their machines, its links to other cores, and what the broker hears of them.
+"""The replication of one core (`broker.replication_port.Replication`): its parts put together, the driver of its
+replicas' machines and its links to other cores.
 
-`broker.replication_port.Replication`. Who this core is comes from the node's identity, which is there when the first
-image is: a core begins with it. Partitions are added when their files are open, and from then on their machine decides
-who leads them; the broker is told when one is led here and clients may know (`on_led`), and when it is no more
-(`on_lost`).
+Who this core is comes from the node's identity, which is there when the first image is: a core begins with it.
+Partitions are added when their files are open, and from then on their machine decides who leads them.
 """
 
 from __future__ import annotations
 
-import logging
 import socket
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 import trio
 
@@ -20,7 +18,6 @@ from tpc_broker import __version__
 from tpc_broker.cluster.link_codec import Hello
 from tpc_broker.cluster.raft_codec import encode_entry
 from tpc_broker.engine.steady_plane import Machine
-from tpc_broker.errors import MailboxError
 from tpc_broker.feature_levels import FIRST_WITH_COMPACTION, FIRST_WITH_MOVES, SPOKEN
 from tpc_broker.limits import MIB
 from tpc_broker.model import NodeId, TopicPartition
@@ -33,8 +30,10 @@ from tpc_broker.node.replicas.catching_up import COMMITTED, CatchingUp
 from tpc_broker.node.replicas.core_replicas import CoreReplicas, group_of
 from tpc_broker.node.replicas.damaged import DAMAGED, DamagedReplicas
 from tpc_broker.node.replicas.filling import ReplicaFilling
+from tpc_broker.node.replicas.followers import ReplicaFollowers
 from tpc_broker.node.replicas.hand_overs import ReplicaHandOvers
 from tpc_broker.node.replicas.lacking_space import LACKING_SPACE, LackingSpace
+from tpc_broker.node.replicas.later_starts import LATER_START, ReplicaLaterStarts
 from tpc_broker.node.replicas.leaderships import ReplicaLeaderships
 from tpc_broker.node.replicas.leaving import LeavingReplicas
 from tpc_broker.node.replicas.left_out import LEFT_OUT, LeftOutReplicas
@@ -45,7 +44,7 @@ from tpc_broker.node.replicas.replica_driver import ReplicaDriver
 from tpc_broker.node.replicas.replica_links import ReplicaLinks
 from tpc_broker.node.replicas.replica_lives import ReplicaLives
 from tpc_broker.node.replicas.shipping import FILL, SegmentSource
-from tpc_broker.node.replicas.voter_changes import VoterChanges
+from tpc_broker.node.replicas.voters import ReplicaVoters
 from tpc_broker.raft.core import RaftCore
 from tpc_broker.raft.items import Address, Marker, Voter, simple
 from tpc_broker.raft.journal import MarkerEntry
@@ -54,26 +53,22 @@ from tpc_broker.rounds import next_round
 from tpc_broker.task_queue import TaskQueue, in_queue
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+    from collections.abc import Awaitable, Callable, Iterable, Sequence
 
-    from tpc_broker.broker.replication_port import ReplicaProgress
     from tpc_broker.engine.data_plane import RingDataPlane
     from tpc_broker.metadata.image import ClusterImage, TopicImage
     from tpc_broker.node.links.links import Handler, Links
     from tpc_broker.node.membership.identity import NodeIdentity
-    from tpc_broker.node.replicas.steady_carrier import AwakeGroups, SteadyCarrier
+    from tpc_broker.node.replicas.steady_carrier import SteadyCarrier
     from tpc_broker.options import CoreOptions
     from tpc_broker.storage.installation import Install
     from tpc_broker.storage.journalled_storage import JournalledStorage
     from tpc_broker.storage.partition_storage import PartitionStorage
     from tpc_broker.storage.ports import Clock
 
-log = logging.getLogger(__name__)
-
 SETTINGS: Final = Settings(link_inflight_bytes_max=32 * MIB, ships_to_empty=False, adopts=False)
 """Half of what a link's queue takes (`limits.LINK_QUEUE_BYTES_MAX`): nothing is lost for want of room."""
 TEND_S: Final = 0.5
-LATER_START: Final = "replicas.later_start"
 
 
 # Rule: What acks=all has acknowledged outlives whoever fails, once and in order. A leader without a majority
@@ -102,28 +97,26 @@ class CoreReplication:
         self._nursery = nursery
         self._driver: ReplicaDriver | None = None
         self._new_groups: NewGroups
-        self._voters: VoterChanges
         self._lives = ReplicaLives(self._data, options.core)
         self._offered: list[Links] = []
         self.replicas = CoreReplicas(options.core, plane, storage, self._clock)
-        self._in_touch: dict[str, tuple[tuple[int, ...], tuple[NodeId, ...]]] = {}
-        """Of groups that C carries: what tells whether it is so still, and who was in sync."""
-        self._awake_in_sync: AwakeGroups
-        self._awake_voters: AwakeGroups
-        self._links_looked_at = 0
         self.source = SegmentSource(storage.shipments, plane, self._clock)
         self.filling = ReplicaFilling(storage, self._data, options.core)
         self._lacking = LackingSpace(self.replicas)
         self.leaderships = ReplicaLeaderships(self.replicas)
+        self.followers = ReplicaFollowers(self.replicas, self.leaderships.led)
+        self.voters = ReplicaVoters(self.replicas, self.leaderships.led)
+        self.leaderships.on_ended = self.voters.forget
         self.hand_overs = ReplicaHandOvers(self.replicas, self.leaderships.led, self._lacking.has_space)
         self.damaged = DamagedReplicas(self.replicas, self.hand_overs, self._data, self._clock)
-        self.left_out = LeftOutReplicas(self.replicas, self.leaderships, self)
+        self.left_out = LeftOutReplicas(self.replicas, self.leaderships, self.voters)
         self.catching_up = CatchingUp(self.replicas, self.leaderships)
         self.log_starts = LogStarts(self.replicas)
-        self._leaving = LeavingReplicas(self.replicas, self.hand_overs, plane)
+        self.later_starts = ReplicaLaterStarts(self.replicas)
+        self.leaving = LeavingReplicas(self.replicas, self.hand_overs, plane)
         self.handlers: dict[str, Handler] = {
             LOG_STARTS: self.log_starts.serve,
-            LATER_START: self._serve_later_start,
+            LATER_START: self.later_starts.serve,
             FILL: self.filling.serve_fill,
             **self.source.handlers,
             DAMAGED: self.damaged.serve,
@@ -134,32 +127,8 @@ class CoreReplication:
         """What other cores ask this one; core 0 is asked at its node's port."""
         self.on_carrier: Callable[[SteadyCarrier], None] = lambda _carrier: None
         """Called when there is one."""
-        self._on_lacking: Callable[[TopicPartition, NodeId, int], None] = lambda _key, _node, _offset: None
 
     # -- what the broker asks (`broker.replication_port.Replication`) --------------------------------------------------
-
-    def on_lacking(self, lacks: Callable[[TopicPartition, NodeId, int], None]) -> None:
-        self._on_lacking = lacks
-
-    def held(self, key: TopicPartition) -> dict[NodeId, int]:
-        machine = self.replicas.look_at(key)
-        if machine is None or not machine.is_leader:
-            return {}
-        return {peer.voter.node: peer.match for peer in machine.peers.values()}
-
-    async def tell_start(self, key: TopicPartition, log_start_offset: int) -> None:
-        machine = self.replicas.machine_of(key)
-        if machine is None or machine.leader is None:
-            raise MailboxError("the partition follows no leader")
-        told = {group_of(key): [machine.term, log_start_offset]}
-        await self.replicas.links.tell(machine.address_of(machine.leader), LATER_START, told)
-
-    async def _serve_later_start(self, hello: Hello, payload: dict[str, Any], _blobs: list[bytes]) -> None:
-        for group, (term, starts) in payload.items():
-            key = self.replicas.key_of(group)
-            machine = None if key is None else self.replicas.machine_of(key)
-            if key is not None and machine is not None and machine.is_leader and machine.term == term:
-                self._on_lacking(key, NodeId(hello.node), int(starts))
 
     def on_filled(self, install: Install, bytes_per_s: Callable[[], int]) -> None:
         self.filling.install, self.filling.bytes_per_s = install, bytes_per_s
@@ -181,7 +150,7 @@ class CoreReplication:
     async def follow(self, image: ClusterImage) -> None:
         if self._driver is None:
             await self._begin(image)
-        self._voters.image = image
+        self.voters.follow(image)
         self.filling.is_allowed = image.feature_level >= FIRST_WITH_MOVES
         self.source.tells_gaps = image.feature_level >= FIRST_WITH_COMPACTION
         self.replicas.follow(image)
@@ -206,15 +175,6 @@ class CoreReplication:
     def _own_voter(self, topic: TopicImage, key: TopicPartition) -> Voter:
         return Voter(self.replicas.node, self.replicas.incarnation + topic.life_of(key.partition, self.replicas.node))
 
-    async def step_aside(self, key: TopicPartition) -> None:
-        await self._leaving.step_aside(key)
-
-    async def leave(self, key: TopicPartition) -> None:
-        await self._leaving.leave(key)
-
-    def stay(self, key: TopicPartition) -> None:
-        self._leaving.stay(key)
-
     def first_note(self, topic: TopicImage, key: TopicPartition, files: PartitionStorage) -> bytes:
         me = self._own_voter(topic, key)
         if files.leader_epoch < 0 or files.notes or list(topic.voters[key.partition]) != [tuple(me)]:
@@ -228,56 +188,10 @@ class CoreReplication:
         assert self._driver is not None
         group = group_of(key)
         self._new_groups.remove(group)
-        self._in_touch.pop(group, None)
+        self.followers.removed(group)
         self.log_starts.removed(group)
         self._driver.remove(group)
         self.leaderships.removed(key)
-
-    def in_sync(self, key: TopicPartition) -> tuple[NodeId, ...]:
-        machine = self.replicas.machine_of(key)
-        if machine is None or self._driver is None or not machine.is_leader:
-            return ()
-        group, stamp = group_of(key), (machine.term, machine.carries, self._driver.core.links_changed)
-        known = self._in_touch.get(group) if machine.carried else None
-        if known is not None and known[0] == stamp:
-            return known[1]
-        found = tuple(voter.node for voter in machine.in_touch())
-        if machine.carried:
-            self._in_touch[group] = stamp, found
-        else:
-            self._in_touch.pop(group, None)
-        return found
-
-    def perhaps_in_sync(self) -> Iterable[TopicPartition]:
-        if self._driver is None:
-            return ()
-        awake, links_changed = self._awake_in_sync.take(), self._driver.core.links_changed
-        if links_changed != self._links_looked_at:
-            self._links_looked_at = links_changed
-            return list(self.leaderships.led)
-        return self.replicas.known(awake)
-
-    def allow_moves(self, keys: frozenset[TopicPartition]) -> None:
-        self._voters.allowed = keys
-
-    def changes_to_confirm(self) -> dict[TopicPartition, int]:
-        return {} if self._driver is None else self._voters.to_confirm()
-
-    def confirm_changes(self, terms: Mapping[TopicPartition, int], version: int) -> None:
-        self._voters.confirm(terms, version)
-
-    def settled_term(self, key: TopicPartition) -> int | None:
-        machine = self.replicas.machine_of(key)
-        return None if machine is None or key not in self.leaderships.led else self._voters.settled_term(key, machine)
-
-    def begin_next_term(self, key: TopicPartition) -> None:
-        """Of one that is led here: as it is, in a later term."""
-        if self._driver is not None and (group := group_of(key)) in self._driver.core.groups:
-            self._driver.act(partial(self._voters.begin_next_term, group))
-
-    def progress(self, key: TopicPartition) -> ReplicaProgress | None:
-        machine = self.replicas.machine_of(key)
-        return None if machine is None else self._voters.progress(key, machine)
 
     def has_other_life(self, topic: TopicImage, key: TopicPartition) -> bool:
         return self._lives.of(group_of(key)) != topic.life_of(key.partition, self.replicas.node)
@@ -317,13 +231,11 @@ class CoreReplication:
         links = ReplicaLinks(address, own_hello, secret, surroundings)
         self._driver = ReplicaDriver(machine, self._plane, self._storage, self._clock, links.send)
         self.replicas.begin(identity, self._driver, links)
-        self._voters = VoterChanges(machine)
         self._new_groups = NewGroups(self._driver, self._clock)
-        carrier = self._driver.carrier
-        self._awake_in_sync, self._awake_voters = carrier.watch_awake(), carrier.watch_awake()
-        self.leaderships.on_ended = self._voters.forget
         self.leaderships.begin(self._driver)
         self.hand_overs.begin(self._driver)
+        self.followers.begin(self._driver)
+        self.voters.begin(self._driver)
         links.check_node = lambda hello: refusal_of_node(hello, own_hello(), self.replicas.image)
         links.on_frame = self._driver.receive
         links.on_up = self._is_connected
@@ -333,7 +245,7 @@ class CoreReplication:
         links.on_refused = self._driver.refused
         for method, handler in self.handlers.items():
             links.serve(method, handler)
-        self._leaving.begin(self._driver)
+        self.leaving.begin(self._driver)
         self._lacking.begin(self._driver, self.hand_overs)
         bulk = links.another()
         self.source.begin(self._driver, links)
@@ -373,20 +285,8 @@ class CoreReplication:
     async def _tend(self) -> None:
         while True:
             await next_round(TEND_S)
-            round_ends_s = trio.current_time() + TEND_S
-            self._change_voters()
-            while (wait_s := self._voters.look_again_s(self._clock.monotonic_ms())) is not None:
-                if trio.current_time() + wait_s > round_ends_s:
-                    break
-                await trio.sleep(wait_s)
-                self._change_voters()
+            await self.voters.look_until(trio.current_time() + TEND_S)
             await self.log_starts.tell(self.leaderships.led)
-
-    def _change_voters(self) -> None:
-        assert self._driver is not None
-        due = self._voters.due(self.leaderships.led, self.replicas.known(self._awake_voters.take()))
-        led = [(key, machine) for key in due if (machine := self.replicas.machine_of(key)) is not None]
-        self._driver.act(partial(self._voters.look, led))
 
     def _is_connected(self, address: Address) -> None:
         assert self._driver is not None
