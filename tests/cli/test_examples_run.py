@@ -14,10 +14,13 @@ from typing import Any, Final
 
 import pytest
 from click.testing import CliRunner
+from confluent_kafka import Producer
 
 from tests.cli.test_examples import ALL_EXAMPLES
 from tests.support.broker_process import run_command
 from tests.support.cluster_nodes import Cluster, cluster, create_topic, produce, run_tpc
+from tests.support.tls_brokers import store_of
+from tests.support.tls_proxy import make_certificates
 from tests.support.waiting import PATIENCE_S
 from tpc_broker.cli import connection
 from tpc_broker.cli.main import main as tpc
@@ -42,6 +45,8 @@ ELSEWHERE: Final = {
     "tpc node remove": "a node that is gone for good: tests/cluster/test_leaving.py",
     "tpc-broker restore": "tests/durability/test_backup.py",
     "tpc-broker repair": "of a stopped broker: tests/durability/test_repair.py",
+    "tpc-broker serve --data ./data --config": "in their order: tests/integration/test_security_page.py",
+    "tpc produce orders -X security.protocol": "the same",
 }
 """What another test runs, by the beginning."""
 MORE: Final = {
@@ -69,6 +74,7 @@ READS: Final = (
 EXITS: Final = {
     "tpc cluster moves cancel orders-0": (4,),  # nothing of it is on its way, which is said
     "tpc cluster moves cancel orders-0 orders-1": (4,),
+    "tpc txn abort --partition orders-0 --from-offset 4711": (5,),  # its coordinator has it, which is said
     "tpc-broker doctor --data /var/lib/tpc-broker": (0, 1),  # by what the host is
 }
 EXAMPLES: Final = sorted({*ALL_EXAMPLES, *documented()})
@@ -103,6 +109,12 @@ class Place:
     def __init__(self, made: Cluster, folder: Path) -> None:
         self.bootstrap, self.data, self.folder = made.bootstrap, made[1].data_folder, folder
         self.is_as_it_was = False
+        self.open_transaction: tuple[Producer, int] | None = None
+        """Of `mover-1`, with the offset of its record in partition 0."""
+        store_of(make_certificates(folder))
+        for name in ("alice.txt", "admin.txt"):
+            (folder / name).write_text("a password\n")
+            (folder / name).chmod(0o600)
         (folder / "broker.properties").write_text("num.partitions=2\n")
         (folder / "events.txt").write_text("one:1\ntwo:2\n")
         (folder / "cluster.key").write_text("0123456789abcdef" * 4 + "\n")
@@ -128,14 +140,37 @@ class Place:
         assert code == 0, said
         assert self.tpc("cluster", "health", "--wait", str(PATIENCE_S)) == (0, "healthy\n")
 
+    def prepare_who_is_named(self, line: str) -> None:
+        """A user, or a transaction that is open."""
+        if line.startswith("tpc user"):
+            self.tpc("user", "delete", "alice")
+            if not line.startswith("tpc user add"):
+                code, said = self.tpc("user", "add", "alice", "--password-file", str(self.folder / "alice.txt"))
+                assert code == 0, said
+        if line.startswith(("tpc txn abort", "tpc txn describe")):
+            producer = Producer({"bootstrap.servers": self.bootstrap, "transactional.id": "mover-1", "log_level": 0})
+            producer.init_transactions(PATIENCE_S)
+            producer.begin_transaction()
+            offsets: list[int] = []
+            producer.produce("orders", b"moved", partition=0, on_delivery=lambda _, done: offsets.append(done.offset()))
+            assert producer.flush(PATIENCE_S) == 0
+            self.open_transaction = producer, offsets[0]
+
     def command(self, line: str) -> list[str]:
         number = EXAMPLES.index(line)
         (self.folder / f"backup{number}").mkdir(exist_ok=True)
         line += next((f" {more}" for start, more in MORE.items() if line.startswith(start)), "")
         line += " --count 1" if " --watch" in line else ""
+        if re.search(r" user (add|password) ", line) and " --password-file " not in line:
+            line += " --password-file admin.txt"  # whoever has a terminal is asked
+        if line.startswith("tpc-broker user add"):  # before the first start
+            line = re.sub(r" --data \S+", f" --data {self.folder}/new{number}", line)
+        if self.open_transaction is not None:
+            line = line.replace("--from-offset 4711", f"--from-offset {self.open_transaction[1]}")
+        line = line.replace("/etc/tpc-broker/server.pem", f"{self.folder}/server-store.pem")
         line = line.replace("/var/lib/tpc-broker", str(self.data)).replace("/backup", f"{self.folder}/backup{number}")
         line = line.replace("/etc/tpc/cluster.secret", "cluster.key")
-        for name in ("broker.properties", "bundle.tar.gz", "events.txt", "cluster.key"):
+        for name in ("broker.properties", "bundle.tar.gz", "events.txt", "cluster.key", "alice.txt", "admin.txt"):
             line = line.replace(name, str(self.folder / name))
         program, *words = shlex.split(line)
         if words[0] == "serve":  # whether it would be taken: its addresses are another machine's
@@ -157,6 +192,7 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Place]:
 @pytest.mark.parametrize("line", HERE)
 def test_an_example_does_what_it_says(place: Place, line: str) -> None:
     place.prepare(line)
+    place.prepare_who_is_named(line)
     program, *words = place.command(line)
     if program == "tpc-broker":
         done = run_command(*words)
