@@ -479,6 +479,7 @@ def _repeatable(seed):
         mock.patch.object(trio._core._run, "_ALLOW_DETERMINISTIC_SCHEDULING", True),
         mock.patch.object(trio._core._run, "_r", random.Random(seed)),
         mock.patch.object(os, "urandom", chance.randbytes),
+        mock.patch.object(random, "_urandom", chance.randbytes),  # of `secrets` and SystemRandom
         mock.patch.object(trio.to_thread, "run_sync", _in_turn),
     ):
         yield

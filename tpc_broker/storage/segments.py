@@ -383,7 +383,7 @@ class SegmentFolder:
         nowhere else. How few differs by partition, so that those of a topic are not written all at the same time.
         """
         added_bytes = lengths[0] - segment.flushed_bytes[0]
-        entries_max = INDEX_LAG_ENTRIES + zlib.crc32(str(self.path).encode()) % INDEX_LAG_SPREAD
+        entries_max = INDEX_LAG_ENTRIES + zlib.crc32(self.path.name.encode()) % INDEX_LAG_SPREAD
         return lengths[2] == segment.flushed_bytes[2] and 0 <= added_bytes < entries_max * OFFSET_ENTRY_BYTES
 
     async def load_indexes(self, segment: Segment, end_offset: int, interval_bytes: int) -> SegmentIndexes:
