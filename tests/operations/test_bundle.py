@@ -5,14 +5,16 @@ from __future__ import annotations
 import json
 import stat
 import tarfile
+from itertools import count
 from pathlib import Path
+from typing import Any
 
 import pytest
 from confluent_kafka import Producer
 
 from tests.support.broker_process import TpcBroker, run_here
 from tests.support.shared_servers import SharedBroker, once
-from tests.support.waiting import PATIENCE_S
+from tests.support.waiting import PATIENCE_S, eventually
 from tpc_broker.operations.redaction import LEFT_OUT, Redaction, is_shown
 
 PASSWORD = "correct-horse-battery"
@@ -81,11 +83,17 @@ def bundle(broker: TpcBroker, target: Path) -> dict[str, str]:
 
 
 def test_what_is_needed_is_in_it_and_no_secret(broker: TpcBroker, tmp_path: Path) -> None:
-    for attempt in range(10):  # a core that does not answer in time is left out of a look
-        parts = bundle(broker, tmp_path / f"b{attempt}.tar.gz")
+    numbers = count()
+
+    def with_figures() -> tuple[dict[str, str], list[dict[str, Any]]] | None:
+        """A core that does not answer in time is left out of a look."""
+        parts = bundle(broker, tmp_path / f"b{next(numbers)}.tar.gz")
         looks = [json.loads(parts[f"status-{number}.json"]) for number in (1, 2)]
-        if all("counters" in look["cores"][0] for look in looks):
-            break
+        return (parts, looks) if all("counters" in look["cores"][0] for look in looks) else None
+
+    found = eventually(with_figures, "two looks at a core that answered in time")
+    assert found is not None
+    parts, looks = found
     for name, content in parts.items():
         assert [one for one in PLANTED if one in content] == [], name
         assert "not to be had" not in content, (name, content)

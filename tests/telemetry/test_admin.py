@@ -83,7 +83,8 @@ def write(watched: Watched) -> None:
     admin = AdminClient({"bootstrap.servers": watched.broker.bootstrap})
     if "test-admin" not in admin.list_topics(timeout=PATIENCE_S).topics:
         admin.create_topics([NewTopic("test-admin", 2, 1)])["test-admin"].result()
-    producer = Producer({"bootstrap.servers": watched.broker.bootstrap, "linger.ms": 0, "acks": "all"})
+    patience = {"request.timeout.ms": 1000 * PATIENCE_S, "message.timeout.ms": 2000 * PATIENCE_S}  # none is sent twice
+    producer = Producer({"bootstrap.servers": watched.broker.bootstrap, "linger.ms": 0, "acks": "all", **patience})
     for number in range(RECORDS):
         producer.produce("test-admin", b"value", partition=number % 2)
         assert producer.flush(PATIENCE_S) == 0

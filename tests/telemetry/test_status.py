@@ -114,37 +114,48 @@ def test_the_counters_are_those_of_what_was_done(used: TpcBroker) -> None:
     assert total(found, "plane", "produces_taken") > 0
     left = sum(sum(core["counters"]["fetch_fallbacks"].values()) for core in found["cores"])
     assert total(found, "fetches", "taken") + left > 0
+    eventually(lambda: all(map(are_measured, status_of(used)["cores"])), "each commit is among the times")
     for core in found["cores"]:
         counters = core["counters"]
-        assert sum(counters["commit_spans"]) == counters["journal"]["commits_durable"] > 0
+        assert sum(counters["commit_spans"]) >= counters["journal"]["commits_durable"] > 0
         assert counters["commit_spans"][0] == 0, "no disk writes within a microsecond"
     assert total(found, "connections", "requests") > RECORDS
     assert all(core["counters"]["ring"]["turns"] > 0 for core in found["cores"])
     eventually(lambda: total(status_of(used), "transactions", "committed"), "its transaction is counted", not_yet=())
 
 
+def are_measured(core: dict[str, Any]) -> bool:
+    """Not while one is on the disk whose turn has not come: those in front of it are under way."""
+    counters = core["counters"]
+    durable: int = counters["journal"]["commits_durable"]
+    return sum(counters["commit_spans"]) == durable
+
+
 def test_the_text_has_the_same_figures(used: TpcBroker) -> None:
-    taken = [core["counters"]["plane"]["produces_taken"] for core in status_of(used)["cores"]]
-
-    def have_both_answered() -> str:
+    def of_what_is_told_to_programs() -> str:
+        """Looked at twice: another test's client may have sent something in between."""
+        taken = [core["counters"]["plane"]["produces_taken"] for core in status_of(used)["cores"]]
         told = text_of(used)
-        return "" if "no answer" in told else told
+        is_whole = "no answer" not in told and all(f"{count:,} answered in C" in told for count in taken)
+        return told if is_whole else ""
 
-    text = eventually(have_both_answered, "the text of two cores that answered in time")
+    text = eventually(of_what_is_told_to_programs, "the text of two cores that answered in time")
     assert text.count("core ") == 2
-    assert all(f"{count:,} answered in C" in text for count in taken)
     assert all(word in text for word in ("commits, ", "produce", "fetch", "sessions", "journal", "loop"))
     line = r"^  transactions \d+ open of \d+ ids?, \d+ ending with .* questions? to coordinators$"
     assert re.search(line, text, re.MULTILINE)
 
 
 def test_shares_of_queues_are_shown_and_change_while_it_runs(used: TpcBroker) -> None:
-    for core in status_of(used)["cores"]:
+    told = status_of(used)["cores"]
+    coordinating = {core["core"] for core in told if core["counters"]["queues"]["coordinators"]["selections"]}
+    assert coordinating
+    for core in told:
         queues = core["counters"]["queues"]
         assert list(queues) == ["clients", "replication", "coordinators", "maintenance", "background"]
         assert [queue["shares"] for queue in queues.values()] == [1000, 1000, 1000, 500, 50]
         for name in ("clients", "coordinators", "maintenance"):
-            if name != "coordinators" or core["core"] in coordinating(used):
+            if name != "coordinators" or core["core"] in coordinating:
                 assert queues[name]["runtime_ns"] > 0
                 assert queues[name]["selections"] > 0
                 assert 0 < queues[name]["slice_ns_max"] <= queues[name]["runtime_ns"] or name == "clients"
@@ -167,12 +178,6 @@ def alter_shares(broker: TpcBroker, how: AlterConfigOpType, then: int) -> None:
         return all(core["counters"]["queues"]["background"]["shares"] == then for core in status_of(broker)["cores"])
 
     eventually(have_heard, "both cores have heard of it")
-
-
-def coordinating(broker: TpcBroker) -> set[int]:
-    """Cores that have had work for groups."""
-    cores = status_of(broker)["cores"]
-    return {core["core"] for core in cores if core["counters"]["queues"]["coordinators"]["selections"]}
 
 
 def test_a_core_that_was_started_again_counts_from_0(broker: TpcBroker) -> None:
