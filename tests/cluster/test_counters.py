@@ -245,9 +245,13 @@ def strangers_are_counted(three: SharedCluster) -> None:
     eventually(lambda: value(three[1], refused, **malformed) == before[1] + 1, "nonsense")
     # At least: where a port was another cluster's before, somebody may still know it.
     eventually(lambda: value(three[1], "tpc_swim_datagrams_foreign_total") > foreign, "a datagram of nobody's")
-    found = re.search(r"datagrams of strangers: ([0-9,]+)", status(three[1]))
-    assert found is not None
-    assert float(found[1].replace(",", "")) > foreign, "people are told"
+
+    def told_to_people() -> float:
+        found = re.search(r"datagrams of strangers: ([0-9,]+)", status(three[1]))
+        assert found is not None, "the core that tells of the cluster did not answer in time"
+        return float(found[1].replace(",", ""))
+
+    assert eventually(told_to_people, "people are told") > foreign
 
 
 def its_controller_goes(three: SharedCluster) -> None:

@@ -9,6 +9,7 @@ from tests.support.cluster_nodes import (
     Cluster,
     admin,
     answered,
+    asked_of,
     cluster,
     cluster_told,
     create_assigned,
@@ -18,7 +19,6 @@ from tests.support.cluster_nodes import (
     run_tpc,
 )
 from tests.support.kafka_peer import run_tool
-from tests.support.raw_client import RawConnection
 from tests.support.waiting import LOOK_S
 from tpc_broker.broker.handlers.elections import NO_UNCLEAN
 from tpc_broker.cli import connection
@@ -36,10 +36,9 @@ def led_by(made: Cluster, topic: str = "kept") -> dict[int, int]:
 
 
 def elect(made: Cluster, kind: int, partitions: list[int], topic: str = "kept") -> dict[int, tuple[int, str | None]]:
-    host, port = made[1].bootstrap.split(":")
-    with RawConnection(host, int(port)) as client:
-        asked = [{"Topic": topic, "Partitions": partitions}]
-        answer = client.ask("ElectLeaders", 2, {"ElectionType": kind, "TopicPartitions": asked, "TimeoutMs": 10_000})
+    asked = [{"Topic": topic, "Partitions": partitions}]
+    wanted = {"ElectionType": kind, "TopicPartitions": asked, "TimeoutMs": 10_000}
+    answer = asked_of(made[1].host, made[1].ports[0], "ElectLeaders", 2, wanted)
     assert answer["ErrorCode"] == 0
     (found,) = answer["ReplicaElectionResults"]
     return {each["PartitionId"]: (each["ErrorCode"], each["ErrorMessage"]) for each in found["PartitionResult"]}
@@ -47,10 +46,9 @@ def elect(made: Cluster, kind: int, partitions: list[int], topic: str = "kept") 
 
 def prefer(made: Cluster, partition: int, brokers: list[int], topic: str = "kept") -> None:
     """Put the replicas into another order."""
-    host, port = made[2].bootstrap.split(":")
-    with RawConnection(host, int(port)) as client:
-        asked = {"Name": topic, "Partitions": [{"PartitionIndex": partition, "Replicas": brokers}]}
-        answer = client.ask("AlterPartitionReassignments", 0, {"TimeoutMs": 10_000, "Topics": [asked]})
+    asked = {"Name": topic, "Partitions": [{"PartitionIndex": partition, "Replicas": brokers}]}
+    wanted = {"TimeoutMs": 10_000, "Topics": [asked]}
+    answer = asked_of(made[2].host, made[2].ports[0], "AlterPartitionReassignments", 0, wanted)
     assert answer["ErrorCode"] == answer["Responses"][0]["Partitions"][0]["ErrorCode"] == 0, answer
 
 

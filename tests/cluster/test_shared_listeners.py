@@ -9,7 +9,6 @@ import json
 from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 import pytest
 from confluent_kafka import Consumer, Producer, TopicPartition
@@ -17,16 +16,17 @@ from confluent_kafka.admin import AlterConfigOpType, ConfigEntry, ConfigResource
 
 from tests.support.cluster_nodes import (
     admin,
+    asked_of,
     brokers,
     cluster_told,
     consume,
+    create_assigned,
     create_topic,
     eventually,
     leaders,
     produce,
     run_tpc,
 )
-from tests.support.raw_client import RawConnection
 from tests.support.shared_servers import SharedCluster, SharedNode
 from tests.support.waiting import LOOK_S, PATIENCE_S, let_pass, patiently
 
@@ -82,12 +82,27 @@ def topic_of_all_cores(nodes: SharedCluster) -> str:
     raise AssertionError
 
 
+def topic_of_both_cores_of_a_node(nodes: SharedCluster) -> str:
+    """Its name. Whichever core of that node takes a connection, some of the partitions are the other one's."""
+    places = [
+        [1024 * ((index + step) % NODES + 1) + index // NODES % CORES for step in range(NODES)]
+        for index in range(PARTITIONS)
+    ]
+    for number, _ in enumerate(patiently("a topic is led by both cores of a node")):
+        name = f"carried-{number}"
+        create_assigned(nodes.bootstrap, name, places)
+        leading = set(led_on(nodes.bootstrap, name, PARTITIONS).values())
+        if any(leading >= {broker, broker + 1} for broker in IDS):
+            return name
+        let_pass(1)
+    raise AssertionError
+
+
 def test_each_node_is_one_broker_with_the_id_of_its_first_core(nodes):
     topic_name = topic_of_all_cores(nodes)
 
     def shows_brokers_and_leaders(node: SharedNode) -> bool:
-        with RawConnection(*node.shared) as client:
-            told = client.ask("Metadata", 12, {"Topics": [{"Name": topic_name}]})
+        told = asked_of(*node.shared, "Metadata", 12, {"Topics": [{"Name": topic_name}]})
         addresses = [(each.broker_id, *each.shared) for each in nodes.nodes]
         assert sorted((one["NodeId"], one["Host"], one["Port"]) for one in told["Brokers"]) == addresses
         assert told["ControllerId"] in IDS
@@ -103,18 +118,17 @@ def test_each_node_is_one_broker_with_the_id_of_its_first_core(nodes):
 
 
 def test_what_clients_write_and_read_goes_to_the_cores_that_have_it(nodes):
-    create_topic(nodes.shared_bootstrap, "carried", PARTITIONS)
-    led_on(nodes.shared_bootstrap, "carried", PARTITIONS)
+    topic = topic_of_both_cores_of_a_node(nodes)
     before = {name: forwarded(nodes, name) for name in ("produces", "fetches")}
     values = [f"value {number}" for number in range(20 * PARTITIONS)]
-    produce(nodes.shared_bootstrap, "carried", values, PARTITIONS)
-    assert consume(nodes.shared_bootstrap, "carried", len(values), "carried") == sorted(values)
+    produce(nodes.shared_bootstrap, topic, values, PARTITIONS)
+    assert consume(nodes.shared_bootstrap, topic, len(values), topic) == sorted(values)
     assert forwarded(nodes, "produces") > before["produces"]
     assert forwarded(nodes, "fetches") > before["fetches"]
     consumer = Consumer({"bootstrap.servers": nodes.shared_bootstrap, "group.id": "offsets", "log_level": 0})
-    kept = [TopicPartition("carried", index, index + 1) for index in range(PARTITIONS)]
+    kept = [TopicPartition(topic, index, index + 1) for index in range(PARTITIONS)]
     eventually(lambda: consumer.commit(offsets=kept, asynchronous=False), "offsets are committed")
-    read = consumer.committed([TopicPartition("carried", index) for index in range(PARTITIONS)], PATIENCE_S)
+    read = consumer.committed([TopicPartition(topic, index) for index in range(PARTITIONS)], PATIENCE_S)
     assert [one.offset for one in read] == [one.offset for one in kept]
     consumer.close()
 
@@ -151,21 +165,6 @@ def replicas_told(nodes: SharedCluster, topic: str) -> dict[int, list[int]]:
     return {index: sorted(one.replicas) for index, one in told.partitions.items()}
 
 
-def answered(node: SharedNode, api: str, version: int, body: dict[str, Any]) -> dict[str, Any]:
-    """At a node's shared port. What may have been done when the metadata's leader changed is asked for again: a node
-    closes the connection of who asked.
-    """
-
-    def ask() -> dict[str, Any]:
-        try:
-            with RawConnection(*node.shared) as client:
-                return client.ask(api, version, body)
-        except OSError as error:
-            raise AssertionError(str(error)) from error
-
-    return eventually(ask, f"an answer to {api}")
-
-
 def test_ids_in_assignments_name_nodes_and_their_cores_take_turns(nodes):
     client = admin(nodes.shared_bootstrap)
     asked = NewTopic("assigned", 4, replica_assignment=[[1024, 2048], [1024, 2048], [2048, 3072], [2048, 3072]])
@@ -179,13 +178,14 @@ def test_ids_in_assignments_name_nodes_and_their_cores_take_turns(nodes):
         {"PartitionIndex": 2, "Replicas": [7 * 1024, 2048]},
     ]}], "TimeoutMs": 30_000}  # fmt: skip
 
-    (topic,) = answered(nodes[1], "AlterPartitionReassignments", 0, change)["Responses"]
+    (topic,) = asked_of(*nodes[1].shared, "AlterPartitionReassignments", 0, change)["Responses"]
     assert [one["ErrorCode"] for one in topic["Partitions"]] == [0, 0, 39], "node 7 does not exist"
     wanted = {0: [2048, 3072], 1: [1025, 3073], 2: [2048, 3072], 3: [2049, 3073]}
     eventually(lambda: replicas_told(nodes, "assigned") == wanted, "what had a core keeps it")
     every = {"TimeoutMs": 30_000, "Topics": None}
     eventually(
-        lambda: answered(nodes[2], "ListPartitionReassignments", 0, every)["Topics"] == [], "nothing moves any more"
+        lambda: asked_of(*nodes[2].shared, "ListPartitionReassignments", 0, every)["Topics"] == [],
+        "nothing moves any more",
     )
 
 
@@ -204,8 +204,7 @@ def test_a_node_is_configured_and_drained_by_its_one_id(nodes):
 
     def shown(port: int, broker: int) -> tuple[int, list[str]]:
         asked = {"ResourceType": 4, "ResourceName": str(broker), "ConfigurationKeys": ["max.connections"]}
-        with RawConnection(nodes[2].host, port) as raw:
-            (told,) = raw.ask("DescribeConfigs", 4, {"Resources": [asked]})["Results"]
+        (told,) = asked_of(nodes[2].host, port, "DescribeConfigs", 4, {"Resources": [asked]})["Results"]
         return told["ErrorCode"], [one["Value"] for one in told["Configs"]]
 
     for core, port in enumerate(nodes[2].ports):

@@ -18,6 +18,7 @@ from confluent_kafka.admin import AdminClient, NewTopic
 from tests.support import waiting
 from tests.support.broker_process import TpcBroker
 from tests.support.ports import free_port_range
+from tests.support.raw_client import RawConnection
 from tests.support.server_process import ServerFailed
 from tests.support.waiting import LOOK_S, PATIENCE_S
 from tpc_broker.cli import connection
@@ -38,6 +39,21 @@ def eventually(look: Callable[[], T], what: str, patience_s: float = PATIENCE_S)
 def answered(ask: Callable[[], T]) -> T:
     """The first answer, whatever it is: a call that came to nothing is made again."""
     return eventually(lambda: (ask(),), "somebody answers")[0]
+
+
+def asked_of(host: str, port: int, api: str, version: int, body: dict[str, Any] | None = None) -> dict[str, Any]:
+    """What is answered there. What may have been done when the metadata's leader changed is asked for again: a node
+    closes the connection of who asked.
+    """
+
+    def ask() -> dict[str, Any]:
+        try:
+            with RawConnection(host, port) as client:
+                return client.ask(api, version, body)
+        except OSError as error:
+            raise AssertionError(str(error)) from error
+
+    return answered(ask)
 
 
 class Node(TpcBroker):
