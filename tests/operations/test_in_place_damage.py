@@ -11,8 +11,9 @@ import json
 import os
 import shutil
 import uuid
+from contextlib import suppress
 from functools import partial
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 import trio
@@ -21,6 +22,7 @@ from click.testing import CliRunner
 from tests.durability.test_repair import read_journal
 from tests.engine.in_place_core import KEY, on_core, recover, recovered
 from tests.support.crash_copy import copy_as_crashed
+from tests.support.descriptors import open_descriptors
 from tpc_broker._ring import lib
 from tpc_broker.engine.ring import Ring, name_of
 from tpc_broker.engine.trio_ring import run as run_on_ring
@@ -34,10 +36,7 @@ from tpc_broker.operations.repair import PartlyRepairedError, RepairRequest, rep
 from tpc_broker.options import StartError
 from tpc_broker.process.main import main
 from tpc_broker.storage import in_place_replay
-from tpc_broker.storage.recovery import JournalDamagedError
-
-if TYPE_CHECKING:
-    from pathlib import Path
+from tpc_broker.storage.journal_opening import JournalDamagedError
 
 PARTITION = "topic-0"
 JOURNAL = "journals/0000.journal"
@@ -153,10 +152,21 @@ def test_a_repair_that_the_disk_refuses_ends_in_one_line_that_names_the_file(cra
         return await perform(ring, submit, *arguments, **options)
 
     monkeypatch.setattr(Ring, "perform", perform_or_refuse)
+    before = open_files(data)
     with pytest.raises(StartError) as caught:
         repair(data, RepairRequest(every_partition=True, apply=True))
     assert f"{folder}/" in str(caught.value)
     assert "\n" not in str(caught.value)
+    assert open_files(data) == before == []
+
+
+def open_files(data: Path) -> list[str]:
+    """Those of a data directory that this process has open."""
+    found = []
+    for number in open_descriptors():
+        with suppress(FileNotFoundError):  # it was the listing's own
+            found.append(str(Path(f"/proc/self/fd/{number}").readlink()))
+    return [name for name in found if name.startswith(f"{data}/")]
 
 
 def beside(data: Path, *labels: str) -> list[Path]:

@@ -34,7 +34,8 @@ from tpc_broker.options import StartError
 from tpc_broker.storage.checkpoint import JournalFile, read_checkpoint
 from tpc_broker.storage.folders import list_partitions
 from tpc_broker.storage.handover import recover_all, stored_cores
-from tpc_broker.storage.recovery import JournalDamagedError, OfflinePartition, recover_core
+from tpc_broker.storage.journal_opening import JournalDamagedError
+from tpc_broker.storage.recovery import OfflinePartition, recover_core
 from tpc_broker.storage.repair import (
     RepairPlan,
     RepairReport,
@@ -302,9 +303,9 @@ async def _rebuild(
         rebuilt = rebuild_image(remains, directory.cluster_id, count, now_ms)
         return _show_rebuilt(rebuilt, remains, request, None)
     recovered = await recover_all(disk, data, lambda: uuid4().bytes)
-    if METADATA_CORE not in recovered:
-        recovered[METADATA_CORE] = await recover_core(disk, data, METADATA_CORE, new_journal_id=uuid4().bytes)
     try:
+        if METADATA_CORE not in recovered:
+            recovered[METADATA_CORE] = await recover_core(disk, data, METADATA_CORE, new_journal_id=uuid4().bytes)
         remains = await find_remains(disk, data, sorted(recovered))
         rebuilt = rebuild_image(remains, directory.cluster_id, count, now_ms)
         await _mark_handover(disk, data)  # the next start gives each partition to its core

@@ -31,7 +31,7 @@ from tpc_broker.model import LeaderEpoch, Offset
 from tpc_broker.options import StartError
 from tpc_broker.storage.ended_groups import end_groups, remove, write_recovered
 from tpc_broker.storage.handover import recover_all
-from tpc_broker.storage.recovery import JournalDamagedError
+from tpc_broker.storage.journal_opening import JournalDamagedError
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -49,9 +49,10 @@ from tpc_broker.routing import adapt_to_cores
 from tpc_broker.storage.checkpoint import release_ballast
 from tpc_broker.storage.handover import Given, hand_over, journal_cores
 from tpc_broker.storage.handover import recover_all as recover_every_journal
+from tpc_broker.storage.journal_opening import JournalDamagedError
 from tpc_broker.storage.journalled_storage import JournalledStorage
 from tpc_broker.storage.lost_and_found import METADATA_PARTITION, metadata_problem
-from tpc_broker.storage.recovery import JournalDamagedError, RecoveredCore, recover_core
+from tpc_broker.storage.recovery import RecoveredCore, recover_core
 from tpc_broker.telemetry.counters import CoreCounters, core_counters
 
 if TYPE_CHECKING:

@@ -102,14 +102,14 @@ class JournalFile:
         fd = await disk.open(temporary, os.O_RDWR | os.O_CREAT | os.O_TRUNC)
         try:
             await _allocate(disk, fd, 0, superblock.end_block)
-        except OSError:
+            await disk.write_zeros(fd, 0, superblock.end_block * BLOCK_BYTES)
+            await disk.write_at(fd, superblock.encode(), superblock.slot * BLOCK_BYTES)
+            await disk.fdatasync(fd)
+            await disk.rename(temporary, path)
+            await disk.fsync_directory(folder)
+        except BaseException:
             await disk.close(fd)
             raise
-        await disk.write_zeros(fd, 0, superblock.end_block * BLOCK_BYTES)
-        await disk.write_at(fd, superblock.encode(), superblock.slot * BLOCK_BYTES)
-        await disk.fdatasync(fd)
-        await disk.rename(temporary, path)
-        await disk.fsync_directory(folder)
         return cls(disk, folder, core, fd, superblock)
 
     @classmethod

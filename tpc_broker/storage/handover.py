@@ -66,11 +66,18 @@ async def recover_all(
     lock: Callable[[int], Awaitable[None]] | None = None,
     cores: Collection[CoreId] | None = None,
 ) -> dict[CoreId, RecoveredCore]:
-    """Recover every journal that is there (of `cores`), one after the other. Errors as of `recover_core`."""
-    recovered = {}
+    """Recover every journal that is there (of `cores`), one after the other. Errors as of `recover_core`; what was
+    recovered before is closed then.
+    """
+    recovered: dict[CoreId, RecoveredCore] = {}
     there = await stored_cores(disk, data) if await journal_cores(disk, data) else []
-    for core in there if cores is None else [one for one in there if one in cores]:
-        recovered[core] = await recover_core(disk, data, core, new_journal_id=new_journal_id(), lock=lock)
+    try:
+        for core in there if cores is None else [one for one in there if one in cores]:
+            recovered[core] = await recover_core(disk, data, core, new_journal_id=new_journal_id(), lock=lock)
+    except BaseException:
+        for one in recovered.values():
+            await one.close()
+        raise
     return recovered
 
 

@@ -27,7 +27,6 @@ from tpc_broker.log.files import (
     SNAPSHOT_SUFFIX,
     SPARE_FILE,
     TEMPORARY_SUFFIX,
-    checkpoint_file_name,
     parse_segment_file_name,
     partition_folder_name,
 )
@@ -62,6 +61,7 @@ from tpc_broker.storage.folders import (
 )
 from tpc_broker.storage.handed_producers import remove_handed
 from tpc_broker.storage.in_place_replay import InPlaceReplay, in_order, kept_position, whole_batch
+from tpc_broker.storage.journal_opening import checked_scan, open_journal
 from tpc_broker.storage.lost_and_found import put_deleted_aside
 from tpc_broker.storage.partition_storage import PartitionStorage
 from tpc_broker.storage.replayed_runs import append_together
@@ -83,10 +83,6 @@ log = logging.getLogger(__name__)
 
 COPY_BYTES: Final = 8 * 1024 * 1024
 SURPLUS: Final = "its segments may hold what its core's journal has lost"
-
-
-class JournalDamagedError(Exception):
-    """Acknowledged commits of a journal cannot be read. Nothing was changed; an operator has to decide."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -456,7 +452,7 @@ async def recover_core(
     """Recover one core's journal into segments, down to a checkpoint with nothing behind it.
 
     `lock` is called with the journal's descriptor before anything is read. JournalDamagedError, JournalUnreadableError,
-    CheckpointError: the whole core cannot start. OSError: the disk.
+    CheckpointError: the whole core cannot start. OSError: the disk. What was opened is closed then.
     """
     journals, topics = data / "journals", data / "topics"
     await for_each([journals, topics], partial(make_folder, disk))
@@ -467,17 +463,50 @@ async def recover_core(
     if accept_damage:
         generation, _checkpoints = await read_checkpoint(disk, journals, core)
         create = partial(create, checkpoint_generation=generation)
-    journal_file = await _open_journal(disk, journals, core, create, lock, accept_damage=accept_damage)
+    journal_file = await open_journal(disk, journals, core, create, lock, accept_damage=accept_damage)
+    files = FileCache(disk)
     try:
-        # Rule: Names that a start finds are made durable: whoever made them may have ended before, and with the
-        # journal's name all in it would go. Held by tests/storage/test_core_recovery.py, tests/simulator/test_core.py.
-        await for_each([data, journals, topics], disk.fsync_directory)
-        generation, checkpoints = await read_checkpoint(disk, journals, core)  # behind the lock
-        scan = await _checked_scan(journal_file, generation, accept_damage=accept_damage)
-        generation = max(generation, journal_file.superblock.checkpoint_generation)
+        recovered, generation = await _recover(data, journal_file, files, settings_of, accept_damage=accept_damage)
     except BaseException:
+        await files.close()
         await journal_file.close()
         raise
+    if recovered.scan.damage is not None:
+        await _begin_anew(recovered, partial(create, checkpoint_generation=generation + 1))
+    return recovered
+
+
+async def _begin_anew(recovered: RecoveredCore, create: Callable[[], Awaitable[JournalFile]]) -> None:
+    """Another journal in the place of one that is damaged."""
+    await recovered.journal_file.close()
+    try:
+        recovered.journal_file = await create()
+    except BaseException:
+        await recovered.files.close()
+        raise
+    try:
+        recovered.scan = await recovered.journal_file.scan()
+    except BaseException:
+        await recovered.close()
+        raise
+
+
+async def _recover(
+    data: Path,
+    journal_file: JournalFile,
+    files: FileCache,
+    settings_of: Callable[[str], LogSettings],
+    *,
+    accept_damage: bool,
+) -> tuple[RecoveredCore, int]:
+    """What `recover_core` does with the journal that it has opened, and the generation of the checkpoint."""
+    disk, core, journals, topics = journal_file.disk, journal_file.core, data / "journals", data / "topics"
+    # Rule: Names that a start finds are made durable: whoever made them may have ended before, and with the journal's
+    # name all in it would go. Held by tests/storage/test_core_recovery.py, tests/simulator/test_core.py.
+    await for_each([data, journals, topics], disk.fsync_directory)
+    generation, checkpoints = await read_checkpoint(disk, journals, core)  # behind the lock
+    scan = await checked_scan(journal_file, generation, accept_damage=accept_damage)
+    generation = max(generation, journal_file.superblock.checkpoint_generation)
     await finish_installations(disk, data, scan.entries, str(journal_file.superblock.generation))
     listings = await list_partitions(disk, topics, checkpoints.values())
     plan = plan_recovery({key: listing.folder for key, listing in listings.items()}, checkpoints, scan.entries)
@@ -486,7 +515,7 @@ async def recover_core(
             one.offline = one.offline or SURPLUS
     await name_unsure_folders(disk, topics, plan.partitions.values())
     marked = await _obey_marks(disk, data, plan.partitions, listings)
-    work = _Recovery(FileCache(disk), topics, journals, journal_file, settings_of, listings)
+    work = _Recovery(files, topics, journals, journal_file, settings_of, listings)
     await for_each(list(plan.partitions.values()), work.prepare)
     await work.replay(plan.partitions, scan)
     for one in plan.partitions.values():
@@ -504,11 +533,7 @@ async def recover_core(
     await remove_unfinished(disk, data, core)
     await remove_shipments(disk, data, core)
     await remove_handed(disk, journals, core)
-    if scan.damage is not None:
-        await journal_file.close()
-        recovered.journal_file = await create(checkpoint_generation=generation + 1)
-        recovered.scan = await recovered.journal_file.scan()
-    return recovered
+    return recovered, generation
 
 
 async def _obey_marks(
@@ -533,40 +558,6 @@ async def _obey_marks(
         else:
             await remove_lost_mark(disk, data, key)
     return set(marks)
-
-
-async def _checked_scan(journal_file: JournalFile, generation: int, *, accept_damage: bool) -> JournalScan:
-    """What the journal holds. JournalDamagedError: it is not whole, or a later release's."""
-    named = journal_file.superblock.checkpoint_generation
-    if generation < named and not accept_damage:
-        raise JournalDamagedError(f"{journal_file.path} builds on checkpoint {named}, found is {generation}")
-    scan = await journal_file.scan()
-    problem = scan.too_new or (None if accept_damage else scan.damage)
-    if problem is not None:
-        raise JournalDamagedError(f"{journal_file.path}: {problem}")
-    return scan
-
-
-async def _open_journal(
-    disk: Disk,
-    journals: Path,
-    core: CoreId,
-    create: Callable[[], Awaitable[JournalFile]],
-    lock: Callable[[int], Awaitable[None]] | None,
-    *,
-    accept_damage: bool,
-) -> JournalFile:
-    """The core's journal, locked before anything of it is believed; made when neither it nor a checkpoint is there."""
-    try:
-        return await JournalFile.open(disk, journals, core, lock=lock)
-    except FileNotFoundError:
-        if checkpoint_file_name(core) in await disk.listdir(journals) and not accept_damage:
-            missing = f"{journals}: the journal of core {core} is missing, its checkpoint is there"
-            raise JournalDamagedError(missing) from None
-    journal_file = await create()
-    if lock is not None:
-        await lock(journal_file.fd)
-    return journal_file
 
 
 async def _finish_core(
