@@ -5,6 +5,8 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <inttypes.h>
+#include <limits.h>
+#include <pthread.h>
 #include <stdio.h>
 #include <sys/random.h>
 #include <sys/socket.h>
@@ -30,12 +32,30 @@ static int64_t wall_ms(void) {
     return (int64_t)now.tv_sec * 1000 + now.tv_nsec / 1000000;
 }
 
+static pthread_once_t schedstat_once = PTHREAD_ONCE_INIT;
+static pthread_key_t schedstat_key; /* a thread's descriptor, and one: what it has open is closed when it ends */
+
+static void close_schedstat(void *kept) { close((int)(intptr_t)kept - 1); }
+
+static void make_schedstat_key(void) {
+    if (pthread_key_create(&schedstat_key, close_schedstat) != 0) schedstat_key = UINT_MAX;
+}
+
+static int open_schedstat(void) {
+    pthread_once(&schedstat_once, make_schedstat_key);
+    int descriptor = open("/proc/thread-self/schedstat", O_RDONLY | O_CLOEXEC);
+    if (descriptor < 0 || pthread_setspecific(schedstat_key, (void *)(intptr_t)(descriptor + 1)) == 0)
+        return descriptor;
+    close(descriptor);
+    return -1;
+}
+
 /* proc(5): schedstat, since 2.6.9. */
 static int64_t busy_ns(void) {
     static _Thread_local int descriptor = -2;
     char text[SCHEDSTAT_BYTES_MAX];
     int64_t ran_ns, waited_ns;
-    if (descriptor == -2) descriptor = open("/proc/thread-self/schedstat", O_RDONLY | O_CLOEXEC);
+    if (descriptor == -2) descriptor = open_schedstat();
     ssize_t length = descriptor < 0 ? -1 : pread(descriptor, text, sizeof text - 1, 0);
     if (length <= 0) return -1;
     text[length] = 0;

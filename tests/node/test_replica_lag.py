@@ -1,11 +1,15 @@
 """Three cores with real disks drive a replicated partition of large batches, and not all of them are as fast."""
 
 import random
+from contextlib import suppress
+from pathlib import Path
 
 import pytest
 
 from tests.node.test_replica_driver import take_space
+from tests.support.descriptors import open_descriptors
 from tests.support.replica_cores import GROUP
+from tests.support.waiting import eventually
 from tpc_broker.engine.steady_plane import SteadyWant
 from tpc_broker.raft.items import Position
 
@@ -204,3 +208,17 @@ def test_what_a_follower_dropped_is_sent_again_while_its_leader_is_under_load(ma
     load_until(lambda: follower.bounds().log_end_offset > missing, 100)
     load_until(lambda: leader.ask(is_named), 100)
     cores.check()
+
+
+def kept_of_ended_threads():
+    """What is open of their times, as the kernel tells them."""
+    links = []
+    for number in open_descriptors():
+        with suppress(FileNotFoundError):
+            links.append(Path(f"/proc/self/fd/{number}").readlink())
+    return [link for link in links if link.name == "schedstat" and not link.exists()]
+
+
+def test_a_core_whose_beats_were_measured_leaves_nothing_open(carried):
+    carried.shut()
+    eventually(lambda: not kept_of_ended_threads(), "nothing is open of threads that have ended")
