@@ -8,9 +8,10 @@ import pytest
 
 from tests.support.cancelled import natively_cancelled_at_each_await
 from tests.support.scripted_transactions import modelled_client
+from tests.support.waiting import PATIENCE_S
 from tpc_broker.client.transaction.owner import Outcome
 
-TEST_SECONDS = 60
+TEST_SECONDS = 2 * PATIENCE_S
 
 
 @pytest.mark.parametrize("level", [1, 2])

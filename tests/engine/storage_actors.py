@@ -17,6 +17,7 @@ import trio
 from tests.engine.in_place_core import Bench, held
 from tests.log.log_batches import batch
 from tests.support.crash_copy import copy_as_crashed
+from tests.support.waiting import PATIENCE_S
 from tpc_broker.errors import PartitionOfflineError, StorageFailedError
 from tpc_broker.model import CoreId, PartitionIndex, TopicId, TopicPartition
 from tpc_broker.storage.recovery import recover_core
@@ -29,7 +30,6 @@ if TYPE_CHECKING:
 
 REFUSALS: Final = (PartitionOfflineError, StorageFailedError, OSError)
 """What an operation may end with while something fails."""
-MEND_S: Final = 30
 ANYWHERE: Final = 1 << 60
 
 
@@ -108,7 +108,7 @@ class Actors(Bench):
 
     async def mend(self) -> None:
         """As the maintenance does, until all is well; it has to become so."""
-        with trio.fail_after(MEND_S):
+        with trio.fail_after(PATIENCE_S):
             while not (await self.storage.mend_once() and await self.storage.checkpoint()):
                 await trio.sleep(0.01)
             for one in self.parts:

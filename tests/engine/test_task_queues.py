@@ -6,6 +6,7 @@ import time
 import pytest
 import trio
 
+from tests.support.waiting import PATIENCE_S
 from tpc_broker import limits
 from tpc_broker.engine import trio_ring
 from tpc_broker.engine.task_queues import TaskQueues
@@ -234,7 +235,7 @@ def test_busy_queues_divide_the_core_as_their_shares_are():
             burners.start(TaskQueue.REPLICATION, 5, MS // 20)
             burners.start(TaskQueue.MAINTENANCE, 1, MS // 5)
             burners.start(TaskQueue.BACKGROUND, 2, MS // 10)
-            with trio.fail_after(120):
+            with trio.fail_after(PATIENCE_S):
                 await burners.wait_used(700 * MS)
             nursery.cancel_scope.cancel()
         return burners.used, queues.statistics()
@@ -256,7 +257,7 @@ def test_shares_can_be_changed_while_they_run():
             queues.set_shares({TaskQueue.MAINTENANCE: 100, TaskQueue.BACKGROUND: 100})
             burners.start(TaskQueue.MAINTENANCE, 1, MS // 10)
             burners.start(TaskQueue.BACKGROUND, 1, MS // 10)
-            with trio.fail_after(120):
+            with trio.fail_after(PATIENCE_S):
                 await burners.wait_used(100 * MS)
                 queues.set_shares({TaskQueue.MAINTENANCE: SHARES_MAX})
                 before = dict(burners.used)
@@ -275,7 +276,7 @@ def test_deadlines_hold_while_background_is_saturated():
 
     async def main():
         late_steps = []
-        with trio.fail_after(120):
+        with trio.fail_after(PATIENCE_S):
             async with trio.open_nursery() as nursery:
                 burners = Burners(nursery)
                 burners.start(TaskQueue.BACKGROUND, 300, MS // 4)
