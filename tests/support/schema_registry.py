@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import socket
 import ssl
 import threading
 from collections.abc import Iterator
@@ -69,6 +70,31 @@ class FakeRegistry:
         return 200, {"id": versions[place - 1], "version": place, **_shown(self.schemas[versions[place - 1]])}
 
 
+class _Server(ThreadingHTTPServer):
+    """Its end is that of all its threads."""
+
+    daemon_threads = False
+
+    def __init__(self, *arguments: Any) -> None:
+        self._open: set[socket.socket] = set()
+        super().__init__(*arguments)
+
+    def get_request(self) -> tuple[socket.socket, Any]:
+        found = super().get_request()
+        self._open.add(found[0])
+        return found
+
+    def shutdown_request(self, request: Any) -> None:
+        super().shutdown_request(request)
+        self._open.discard(request)
+
+    def end(self) -> None:
+        for one in list(self._open):  # of clients that have not gone
+            with suppress(OSError):
+                socket.socket.shutdown(one, socket.SHUT_RDWR)
+        self.server_close()
+
+
 def _shown(entry: dict[str, Any]) -> dict[str, Any]:
     """As registries do, Avro's kind is left out."""
     return {key: value for key, value in entry.items() if value not in ("AVRO", [])}
@@ -112,8 +138,7 @@ def fake_registry(context: ssl.SSLContext | None = None) -> Iterator[FakeRegistr
                 self.end_headers()
                 self.wfile.write(told)
 
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-    server.daemon_threads = True
+    server = _Server(("127.0.0.1", 0), Handler)
     if context is not None:
         server.socket = context.wrap_socket(server.socket, server_side=True)
     registry.address = f"http{'s' if context else ''}://127.0.0.1:{server.server_address[1]}"
@@ -125,4 +150,4 @@ def fake_registry(context: ssl.SSLContext | None = None) -> Iterator[FakeRegistr
         registry.is_awake.set()
         server.shutdown()
         thread.join()
-        server.server_close()
+        server.end()

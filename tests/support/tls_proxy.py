@@ -61,7 +61,12 @@ class Proxy:
         self.port = self._listener.getsockname()[1]
         self._target = None
         self._sockets = []
-        threading.Thread(target=self._accept, daemon=True).start()
+        self._threads = []
+        self._begin(self._accept)
+
+    def _begin(self, function, *arguments):
+        self._threads.append(threading.Thread(target=function, args=arguments, daemon=True))
+        self._threads[-1].start()
 
     @property
     def address(self):
@@ -71,29 +76,37 @@ class Proxy:
         self._target = (host, port)
 
     def close(self):
-        with contextlib.suppress(OSError):
-            self._listener.shutdown(socket.SHUT_RDWR)  # while a thread accepts, the port would stay taken
-        for one in [self._listener, *self._sockets]:
-            with contextlib.suppress(OSError):
-                one.close()
+        """And wait until no thread has anything open any more."""
+        _shut_down(self._listener)  # while a thread accepts, the port would stay taken
+        while self._threads:  # the first one begins the others
+            thread = self._threads.pop(0)
+            while thread.is_alive():
+                for one in list(self._sockets):
+                    _shut_down(one)
+                thread.join(0.1)
+        self._listener.close()
 
     def _accept(self):
         with contextlib.suppress(OSError):
             while True:
                 client, _address = self._listener.accept()
-                threading.Thread(target=self._serve, args=(client,), daemon=True).start()
+                self._begin(self._serve, client)
 
     def _serve(self, client):
-        self._sockets.append(client)
-        with contextlib.suppress(OSError):
+        with contextlib.ExitStack() as opened, contextlib.suppress(OSError):
             if self.context is not None:
-                client = self.context.wrap_socket(client, server_side=True)
-            with socket.create_connection(self._target) as broker:
-                self._sockets += [client, broker]
-                if self.users is None or self._authenticated(client, broker):
-                    threading.Thread(target=_pump, args=(broker, client), daemon=True).start()
-                    _pump(client, broker)
-        client.close()
+                client = self.context.wrap_socket(client, server_side=True, do_handshake_on_connect=False)
+            opened.enter_context(client)
+            self._sockets.append(client)
+            if self.context is not None:
+                client.do_handshake()
+            broker = opened.enter_context(socket.create_connection(self._target))
+            self._sockets.append(broker)
+            if self.users is None or self._authenticated(client, broker):
+                back = threading.Thread(target=_pump, args=(broker, client), daemon=True)
+                back.start()
+                _pump(client, broker)
+                back.join()
 
     def _authenticated(self, client, broker):
         machine = None
@@ -186,5 +199,10 @@ def _pump(source, target):
         while data := source.recv(65536):
             target.sendall(data)
     for one in (source, target):
-        with contextlib.suppress(OSError):
-            one.shutdown(socket.SHUT_RDWR)
+        _shut_down(one)
+
+
+def _shut_down(one):
+    """Whoever waits for it in another thread, also in a handshake, goes on."""
+    with contextlib.suppress(OSError):
+        socket.socket.shutdown(one, socket.SHUT_RDWR)
