@@ -187,10 +187,15 @@ def test_trimming_removes_the_oldest_records(command: Tpc) -> None:
 
 @OURS_ONLY
 def test_nodes_and_cores(command: Tpc) -> None:
-    told = json.loads(command("info", "--json"))
+
+    def without_leaderless() -> Any:  # an earlier test may have made a topic a moment ago
+        told = json.loads(command("info", "--json"))
+        return told if told["partitions_without_leader"] == 0 else None
+
+    told = eventually(without_leaderless, "all partitions are led")
     assert [(one["node"], one["core"], one["controller"]) for one in told["brokers"]] == [(0, 0, True), (0, 1, False)]
     assert [one["address"] for one in told["brokers"]] == [f"127.0.0.1:{port}" for port in command.broker.ports]
-    assert (told["software"], told["partitions_without_leader"]) == ("tpc-broker", 0)
+    assert told["software"] == "tpc-broker"
     assert sum(one["leads"] for one in told["brokers"]) == told["partitions"]
     assert {one["release"] for one in told["brokers"]} == {__version__}
 

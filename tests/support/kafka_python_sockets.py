@@ -35,5 +35,5 @@ def none_left_by_kafka_python() -> Iterator[None]:
         patch.setattr(NetworkSelector, "__init__", begin)
         yield
     pairs = [(one._wakeup_r, one._wakeup_w) for one in selectors]
-    for each in itertools.chain(sockets, *pairs):
+    for each in itertools.chain(sockets, *pairs, (one._selector for one in selectors)):
         each.close()
