@@ -19,7 +19,7 @@ from tests.durability.earlier_data import ADDED, DATA, WANTED, expected_of, kind
 from tests.durability.test_repair import consume, numbered, produce
 from tests.support.broker_process import TpcBroker
 from tests.support.kept_security import ACCESS
-from tests.support.waiting import LOOK_S
+from tests.support.waiting import PATIENCE_S
 from tpc_broker.feature_levels import SPOKEN
 from tpc_broker.log.checkpoint import Tag
 from tpc_broker.log.journal import BLOCK_BYTES, FEATURES_OPTIONAL, FEATURES_REQUIRED, EntryKind, decode_superblock
@@ -38,7 +38,7 @@ def superblocks(broker):
 def committed(broker):
     consumer = Consumer({"bootstrap.servers": broker.bootstrap, "group.id": "g"})
     try:
-        return consumer.committed([TopicPartition("events", 0)], timeout=LOOK_S)[0].offset
+        return consumer.committed([TopicPartition("events", 0)], timeout=PATIENCE_S)[0].offset
     finally:
         consumer.close()
 

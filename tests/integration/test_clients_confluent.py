@@ -69,6 +69,13 @@ def send_all(producer: Producer, topic: str, values: list[bytes], **options) -> 
     return places
 
 
+def wait_empty(admin: AdminClient, group: str) -> None:
+    """Who closes a consumer does not wait long for the answer to its leave."""
+    eventually(
+        lambda: admin.describe_consumer_groups([group])[group].result(PATIENCE_S).members == [], f"{group} is left"
+    )
+
+
 @pytest.mark.parametrize("codec", CODECS)
 def test_what_is_produced_is_consumed(broker, admin, topic, codec):
     make_topic(admin, topic)
@@ -148,11 +155,18 @@ def test_a_consumer_group_of_kip_848(broker, admin, topic):
         consumer.subscribe([wanted])
         assert {record.value() for record in drain(consumer, 20)} == {b"%d" % turn}, "only what was not committed"
         consumer.commit(asynchronous=False)
-        described = admin.describe_consumer_groups([topic])[topic].result(PATIENCE_S)
-        assert (described.type.name, described.state.name) == ("CONSUMER", "STABLE")
+
+        def stable():
+            """The member has said that it reads what it was given."""
+            found = admin.describe_consumer_groups([topic])[topic].result(PATIENCE_S)
+            return found if found.state.name == "STABLE" else None
+
+        described = eventually(stable, "the group is stable")
+        assert described.type.name == "CONSUMER"
         [member] = described.members
         assert sorted(one.partition for one in member.assignment.topic_partitions) == [0, 1]
         consumer.close()
+        wait_empty(admin, topic)
     admin.delete_consumer_groups([topic])[topic].result(PATIENCE_S)
 
 
@@ -246,6 +260,7 @@ def test_group_admin_calls(broker, admin, topic):
     with pytest.raises(KafkaException, match="NON_EMPTY_GROUP"):
         admin.delete_consumer_groups([topic])[topic].result(PATIENCE_S)
     consumer.close()
+    wait_empty(admin, topic)
     admin.delete_consumer_groups([topic])[topic].result(PATIENCE_S)
     listed = admin.list_consumer_groups().result(PATIENCE_S)
     assert topic not in [one.group_id for one in listed.valid]

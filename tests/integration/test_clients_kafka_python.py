@@ -52,8 +52,8 @@ def drain(consumer: KafkaConsumer, count: int) -> list:
 
 
 def new_consumer(broker, group: str | None = None, **config) -> KafkaConsumer:
-    settings = {"auto_offset_reset": "earliest", "enable_auto_commit": False, "group_id": group}
-    return KafkaConsumer(bootstrap_servers=broker.bootstrap, **settings, **config)
+    settings = {"auto_offset_reset": "earliest", "enable_auto_commit": False, "session_timeout_ms": SESSION_MS}
+    return KafkaConsumer(bootstrap_servers=broker.bootstrap, group_id=group, **{**settings, **config})
 
 
 @pytest.mark.parametrize("codec", CODECS)

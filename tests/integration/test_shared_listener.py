@@ -9,6 +9,7 @@ import json
 import socket
 from collections.abc import Iterable, Iterator
 from contextlib import ExitStack, suppress
+from functools import partial
 
 import psutil
 import pytest
@@ -178,6 +179,12 @@ def test_any_core_tells_the_offsets_of_all(broker, filled_topic, clients):
         assert offsets == dict.fromkeys(range(PARTITIONS), (0, RECORDS // PARTITIONS))
 
 
+def joined_as(client: RawConnection, join: dict) -> dict:
+    """Empty while the coordinator, whose partition was perhaps made a moment ago, takes over."""
+    joined = client.ask("JoinGroup", 3, join)
+    return joined if joined["ErrorCode"] == 0 else {}
+
+
 def test_groups_work_from_any_core(broker, filled_topic, clients):
     """Members join over the shared listener, whichever core coordinates the group."""
     for number, client in enumerate(clients):
@@ -188,8 +195,7 @@ def test_groups_work_from_any_core(broker, filled_topic, clients):
             "ProtocolType": "consumer", "Protocols": protocols,
         }  # fmt: skip
         client.ask("FindCoordinator", 4, {"KeyType": 0, "CoordinatorKeys": [group]})
-        joined = client.ask("JoinGroup", 3, join)
-        assert joined["ErrorCode"] == 0
+        joined = eventually(partial(joined_as, client, join), "its coordinator lets a member in")
         member = {"GroupId": group, "GenerationId": joined["GenerationId"], "MemberId": joined["MemberId"]}
         assert client.ask("SyncGroup", 3, {**member, "Assignments": []})["ErrorCode"] == 0
         assert client.ask("Heartbeat", 3, member)["ErrorCode"] == 0
@@ -366,8 +372,11 @@ def test_librdkafka_writes_and_reads_what_other_cores_own(broker, empty_topic):
     assert counted(broker, "forwards", "produces") > before["produces"]
     assert counted(broker, "forwards", "fetches") > before["fetches"]
     assert counted(broker, "broker", "asked_of_wrong_core") == asked
-    done = run_here("status", "--data", str(broker.data_folder))
-    assert "sent to other cores" in done.stdout
+
+    def is_told() -> bool:  # a core that does not answer in time is shown without its figures
+        return "sent to other cores" in run_here("status", "--data", str(broker.data_folder)).stdout
+
+    eventually(is_told, "people are told of forwards")
 
 
 @pytest.mark.parametrize("client", CLIENTS)

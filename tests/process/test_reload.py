@@ -132,8 +132,10 @@ def test_a_reload_takes_the_new_configuration_and_refuses_no_connection(broker: 
         assert partitions_setting(broker) == str(2 + life)
         assert errors == []
         consumer = Consumer({"bootstrap.servers": broker.bootstrap, "group.id": "g"})
+        # It has two or three partitions: with which settings it was made depends on when its first record came.
+        partitions = consumer.list_topics("t", timeout=PATIENCE_S).topics["t"].partitions
         ends = [
-            consumer.get_watermark_offsets(TopicPartition("t", number), timeout=PATIENCE_S)[1] for number in range(2)
+            consumer.get_watermark_offsets(TopicPartition("t", number), timeout=PATIENCE_S)[1] for number in partitions
         ]
         consumer.close()
         assert sum(ends) >= sent
@@ -312,7 +314,7 @@ def test_a_reload_hands_over_the_ports_that_the_cores_share(tmp_path: Path) -> N
             eventually(lambda: udp.acknowledged > acknowledged, "no datagram is acknowledged any more")
         assert (clients.refused, udp.failed) == ([], [])
         placed_by_the_program(broker, shared)
-        assert steered(broker, "datagrams")["alive"] == [True, True]
+        eventually(lambda: steered(broker, "datagrams")["alive"] == [True, True], "not all cores take datagrams")
         (tmp_path / "config").write_text("ebpf.loader=off\nlistener.ONE.mode=shared\n")
         broker.process.send(signal.SIGUSR2)
         refusal = "not reloaded, and nothing was changed: tpc-broker: listener ONE has mode shared, which needs eBPF"

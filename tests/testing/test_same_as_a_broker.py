@@ -94,7 +94,7 @@ async def classic_group(dialogue):
     member = ""
     for _twice in range(2):
         answer = await dialogue.ask(kind(
-            group_id=dialogue.group, session_timeout_ms=10_000, rebalance_timeout_ms=5_000, member_id=member,
+            group_id=dialogue.group, session_timeout_ms=1000 * PATIENCE_S, rebalance_timeout_ms=5_000, member_id=member,
             protocol_type="consumer", protocols=[kind.JoinGroupRequestProtocol(name="range", metadata=b"m")],
         ), 9, on=coordinator)  # fmt: skip
         member = answer.member_id
