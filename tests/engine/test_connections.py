@@ -15,7 +15,6 @@ import pytest
 from tests.support.connection_bench import frame_of, header_of, leave, name_of, read_exactly
 from tests.support.contents import content
 from tests.support.descriptors import open_descriptors
-from tests.support.waiting import patiently
 from tpc_broker._ring import ffi, lib
 from tpc_broker.engine.connections import CloseReason, CloseWhen, ConnectionLimits
 from tpc_broker.engine.ring import Feature
@@ -236,25 +235,6 @@ def test_a_short_budget_starves_and_goes_on(make_connections):
     assert bench.next_request().body == body
 
 
-def sent_until_it_comes(bench, data):
-    """By who comes again when it is cut off, as one is whom the machine keeps from sending for as long as may be stood
-    still. Gives the request, and how often it was cut off.
-    """
-    times, client, position = 0, bench.connect(), 0
-    for _ in patiently("the request of who goes on sending is whole"):
-        if bench.requests:
-            break
-        client.setblocking(False)
-        try:
-            position += client.send(data[position : position + 262_144])
-        except BlockingIOError:
-            pass
-        except ConnectionError:
-            times, client, position = times + 1, bench.connect(), 0
-        bench.turn(2)
-    return bench.next_request(), times
-
-
 def test_half_requests_that_fill_the_budget_are_cut_off_oldest_first(make_connections):
     bench = make_connections(**SHORT_BUDGET, assembly_stall_ms_max=100)
     attackers = [bench.connect() for _ in range(4)]
@@ -263,7 +243,7 @@ def test_half_requests_that_fill_the_budget_are_cut_off_oldest_first(make_connec
         attacker.setblocking(False)
         with contextlib.suppress(ConnectionError):  # of a machine that paused
             bench.feed(attacker, half, patient=False)
-    request, times = sent_until_it_comes(bench, frame_of(b"q" * MIB))
+    request, times = bench.sent_until_it_comes(frame_of(b"q" * MIB))
     assert request.body == b"q" * MIB
     assert times == 0 or not bench.world.is_simulated
     oldest = bench.opened[0][0]

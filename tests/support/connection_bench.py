@@ -121,6 +121,24 @@ class Bench:
             self.turn(2)
         client.setblocking(True)
 
+    def sent_until_it_comes(self, data):
+        """By who comes again when it is cut off, as one is whom the machine keeps from sending for as long as may be
+        stood still. Gives the request, and how often it was cut off.
+        """
+        times, client, position = 0, self.connect(), 0
+        for _ in patiently("the request of who goes on sending is whole"):
+            if self.requests:
+                break
+            client.setblocking(False)
+            try:
+                position += client.send(data[position : position + 262_144])
+            except BlockingIOError:
+                pass
+            except ConnectionError:
+                times, client, position = times + 1, self.connect(), 0
+            self.turn(2)
+        return self.next_request(), times
+
     def read(self, client, length):
         """Exactly so many bytes, turning meanwhile."""
         client.setblocking(False)

@@ -14,6 +14,7 @@ import subprocess
 import threading
 
 from tests.support.broker_process import TpcBroker
+from tests.support.waiting import eventually
 from tpc_broker.kafka import ApiKey, ErrorCode, messages, protocol
 
 ITERATIONS = 4096
@@ -80,11 +81,13 @@ class Proxy:
         _shut_down(self._listener)  # while a thread accepts, the port would stay taken
         while self._threads:  # the first one begins the others
             thread = self._threads.pop(0)
-            while thread.is_alive():
-                for one in list(self._sockets):
-                    _shut_down(one)
-                thread.join(0.1)
+            eventually(lambda thread=thread: self._ends(thread), "a thread of the proxy ends")
         self._listener.close()
+
+    def _ends(self, thread):
+        for one in list(self._sockets):
+            _shut_down(one)
+        return not thread.is_alive()
 
     def _accept(self):
         with contextlib.suppress(OSError):
