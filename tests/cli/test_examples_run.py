@@ -111,7 +111,6 @@ class Place:
         self.is_as_it_was = False
         self.open_transaction: tuple[Producer, int] | None = None
         """Of `mover-1`, with the offset of its record in partition 0."""
-        store_of(make_certificates(folder))
         for name in ("alice.txt", "admin.txt"):
             (folder / name).write_text("a password\n")
             (folder / name).chmod(0o600)
@@ -183,6 +182,7 @@ class Place:
 @pytest.fixture(scope="module")
 def place(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Place]:
     folder = tmp_path_factory.mktemp("examples")
+    store_of(make_certificates(folder))
     with cluster(folder, count=3, cores=2) as made:
         made.start()
         yield Place(made, folder)
