@@ -262,6 +262,7 @@ def test_of_what_a_peer_lacks_nothing_is_read_that_the_machine_does_not_know_or_
     node = cores.leader()
     cores.produce(node, values("a", 10))
     machine = node.driver.core.group(GROUP)
+    cores.until(lambda: node.ask(lambda: machine.log.end_offset) == 10)
     wanted = ReadItems(GROUP, Voter(NodeId(1), 0), Position(machine.term, 5), 1 << 20)
     read_log = node.plane.read_log
 
