@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
+from typing import Any
 
 import pytest
 from click.testing import CliRunner
@@ -28,7 +29,7 @@ class Tpc:
     def told(self, *arguments: str) -> object:
         return json.loads(self.run(*arguments, "--json"))
 
-    def row(self, topic: str, index: int = 0) -> dict[str, object]:
+    def row(self, topic: str, index: int = 0) -> dict[str, Any]:
         rows = self.told("partition", "list", topic)
         assert isinstance(rows, list)
         return rows[index]
@@ -88,7 +89,7 @@ def test_the_preferred_replica_leads_when_it_is_asked_for(tpc: Tpc) -> None:
         others = [broker // 1024 for broker in replicas if broker != leader]
         nodes = [*others, leader // 1024]
         tpc.run("partition", "place", f"{topic}-0", "--nodes", ",".join(map(str, nodes)))
-        eventually(lambda: len(tpc.row(topic)["in_sync"]) == 3, "all are in sync")  # type: ignore[arg-type]
+        eventually(lambda: len(tpc.row(topic)["in_sync"]) == 3, "all are in sync")
         return tpc.run("partition", "elect", f"{topic}-0") == f"{topic}-0: the preferred replica leads it.\n"
 
     def leads() -> bool:

@@ -179,7 +179,7 @@ class Lane:
                 self._next_sequence = 0
             sequence = self._next_sequence if session.is_idempotent else -1
             batch.seal(session.codec, self.identity, sequence, transactional=session.transactional_id is not None)
-            self._next_sequence = self._next_sequence + batch.count & 0x7FFF_FFFF
+            self._next_sequence = next_sequence(self._next_sequence, batch.count)
             self._unresolved.append(batch)
         batch.is_flying = True
         self.flying_count += 1
