@@ -16,7 +16,7 @@ from tpc_broker.client import connect
 from tpc_broker.client.producer.partitioning import key_partition
 
 pytestmark = pytest.mark.clients
-RECORDS_COUNT = 30_000
+RECORDS_COUNT = 1_000_000
 KILLS = 3
 
 
@@ -95,7 +95,7 @@ async def write_through_kills(bootstrap, topic, kill, restart):
             for number in range(RECORDS_COUNT):
                 slip = await client.post(topic, b"%d" % number, partition=number % 2)
                 sent += 1
-                if number % 100 == 0:
+                if number % 1000 == 0:
                     await slip
         await client.flush()
 
