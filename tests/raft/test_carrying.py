@@ -165,6 +165,24 @@ def test_who_is_not_quiet_is_not_carried() -> None:
     assert not any(isinstance(entry, AppendEntry) for _, entry in leader.core.ready(now_ms).entries)
 
 
+def test_who_has_no_leader_and_hears_no_quorum_is_not_carried_and_stands_when_it_hears_one() -> None:
+    """Its own leader's link would be all that wakes it: of the two others, the other one comes back."""
+    cluster, leader = quiet()
+    follower, back = (node for node in cluster.nodes if node is not leader)
+    assert follower.group().may_be_carried()
+    cluster.isolate(back.address.node)
+    cluster.propose(leader)
+    cluster.run(1_000)
+    assert follower.group().may_be_carried()
+    cluster.isolate(leader.address.node)
+    cluster.run(5_000)
+    assert follower.group().deadline_ms is None, "it could not be elected"
+    assert not follower.group().may_be_carried()
+    cluster.heal()
+    cluster.isolate(leader.address.node)
+    cluster.run_until(lambda: follower.group().is_leader)
+
+
 def test_a_leader_that_has_more_to_do_than_to_wait_for_answers_would_not_be_quiet_soon() -> None:
     """It would hold back for nothing what its clients wait for: it may be carried only when all that is over."""
     cluster = Cluster(4, groups=0)

@@ -63,6 +63,7 @@ class Oracle:
         if life.replication._driver is not None:
             for name, machine in life.replication._driver.core.groups.items():
                 self._look_at_leader(node, life, name, machine)
+                self._look_at_follower(node, name, machine)
                 self._look_at_voter(node, life, name, machine)
         group = None if life.node_main is None else life.node_main._group
         for name, machine in group.core.groups.items() if group is not None else ():
@@ -75,6 +76,12 @@ class Oracle:
         other = self.leaders.setdefault((str(name), machine.term), here)
         if other != here:
             self._fails(f"{name} is led by (node, core) {other} and {here} in term {machine.term}")
+
+    def _look_at_follower(self, node, name, machine):
+        """Who is carried is woken by its leader's link alone."""
+        link = machine._link_of_leader()
+        if machine.carried and machine.role is not LEADER and (link is None or not link.was_fresh):
+            self._fails(f"node {node.number} has C carry {name}, and believes in no leader of it")
 
     def _look_at_voter(self, node, life, name, machine):
         """Which does not change with the core that has it."""

@@ -157,6 +157,32 @@ def test_who_was_taken_for_gone_is_told_what_others_came_to_lead_meanwhile():
     simulate(34, story, nodes_count=3)
 
 
+def test_who_hears_nobody_for_a_moment_leads_what_it_alone_has():
+    """Its leader is cut off before the third node, which lacks what was written meanwhile, is heard again."""
+
+    async def story(cluster):
+        cuts, network = Cuts(cluster), cluster.network
+        await cuts.begin()
+        await cuts.spread()
+        it, leads, back = cluster.nodes.values()
+        for other in (it, leads):
+            network.block(other.host, back.host)
+            network.block(back.host, other.host)
+        await cuts.load.until(SETTLED_S, lambda: cuts.is_settled([it, leads]), "two do not go on")
+        await cuts.until_all_write("while one is away")
+        network.block(it.host, leads.host)
+        network.block(leads.host, it.host)
+        await trio.sleep(CUT_S)
+        network.unblock(it.host, back.host)
+        network.unblock(back.host, it.host)
+        await cuts.load.until(SETTLED_S, lambda: cuts.is_settled([it, back]), "the other two do not go on")
+        await cuts.until_all_write("while another one is away")
+        network.heal()
+        await cuts.end()
+
+    simulate(35, story, nodes_count=3)
+
+
 def stand(links, datagrams, restarts=None):
     async def story(cluster):
         cuts = Cuts(cluster)

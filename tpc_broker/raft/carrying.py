@@ -121,8 +121,14 @@ class Carrying(Membership):
         """Its segments are on their way, which is for the driver to do: until they are there it is sent nothing."""
         return peer.state is INSTALL and peer.install is None and peer.awaiting
 
+    # Rule: Who follows a leader that is not believed in is not carried: it may sleep only until a quorum is heard, and
+    # whoever is carried learns of its own leader's link alone. See also tpc_broker/raft/core.py (`_concerned_by`). Held
+    # by tests/raft/test_carrying.py, tests/simulator/test_cuts.py.
     def _follower_is_quiet(self) -> bool:
-        return self.role is FOLLOWER and self.leader is not None and self.deadline_ms is None and not self.ack_due
+        """A link that is late counts until it is called silent: then the group is woken."""
+        link = self._link_of_leader()
+        is_led = self.role is FOLLOWER and link is not None and link.was_fresh
+        return is_led and self.deadline_ms is None and not self.ack_due
 
     def hold(self, now_ms: int) -> None:
         """Let what is under way be answered, and send nothing new meanwhile. Not again at once."""

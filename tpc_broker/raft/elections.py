@@ -22,12 +22,15 @@ Nobody leads one term twice: winning is only for a campaign of this process, and
 from __future__ import annotations
 
 from functools import lru_cache
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from tpc_broker.raft.items import START, Config, Marker, Position, Voter, simple
 from tpc_broker.raft.messages import OWN_NEXT_TERM, TIMEOUT, TRANSFER, Reason, RequestVote, Resign, Vote
 from tpc_broker.raft.output import CANDIDATE, FOLLOWER, LEADER, PRE_CANDIDATE
 from tpc_broker.raft.replica import Replica
+
+if TYPE_CHECKING:
+    from tpc_broker.raft.links import Link
 
 FIRST_LEADER_TIMEOUTS: Final = 10
 """So many election time-outs a named leader has to begin, while it is heard: of thousands each waits for its turn."""
@@ -344,12 +347,15 @@ class Elections(Replica):
     # tests/raft/test_elections.py, tests/simulator (after each turn).
     def _leader_is_fresh(self, now_ms: int) -> bool:
         """raft-rules 3.5: heard lately, the same start of its core, and not resigned."""
-        if self.is_leader:
-            return True
+        link = self._link_of_leader()
+        return self.is_leader or (link is not None and link.is_fresh(now_ms))
+
+    def _link_of_leader(self) -> Link | None:
+        """Of a follower: that by which it believes in its leader, silent or not; None: it believes in nobody."""
         if self.leader is None or self.resigned_term == self.term:
-            return False
+            return None
         link = self.link_to(self.leader)
-        return link is not None and link.is_fresh(now_ms) and self._same_boot(link.boot_id)
+        return link if link is not None and self._same_boot(link.boot_id) else None
 
     def _same_boot(self, boot_id: int | None) -> bool:
         return boot_id == self.leader_boot_id

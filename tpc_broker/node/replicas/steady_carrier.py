@@ -45,6 +45,8 @@ LOOKS_A_TURN: Final = 256
 """Of thousands that became quiet together: the others' turn is the next one, and C serves in between."""
 RETRY_MS: Final = 100
 """Between taking a group back and giving it away again."""
+UNLED_MS: Final = 1_500
+"""The same of thousands whose leader is not heard. Another term begins with a look at once."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -265,8 +267,9 @@ class SteadyCarrier:
             elif machine.is_leader and self._has_links(machine) and machine.would_be_quiet(now_ms):
                 machine.hold(now_ms)
             else:
-                self._candidates[group] = now_ms + RETRY_MS
-                again_ms.append(now_ms + RETRY_MS)
+                retry_ms = RETRY_MS if machine.fresh_leader(now_ms) else UNLED_MS
+                self._candidates[group] = now_ms + retry_ms
+                again_ms.append(now_ms + retry_ms)
         return min(again_ms, default=None)
 
     def _has_links(self, machine: Group) -> bool:
