@@ -274,7 +274,7 @@ class Cluster(OnCores):
         self.end(owner)
 
     def rows(self):
-        found = ReplicaMoves(self.core, None).rows()
+        found = ReplicaMoves(self.core, None, None).rows()
         return [(row["reason"], row["state"], row["between_cores"]) for row in found], move_rows(found)
 
 

@@ -52,7 +52,7 @@ async def leader_of_replicas(says=True, others=0):
         partition.is_replicated, partition.led_epoch = True, EPOCH
         core.partitions._replicated = lambda *_which: partition
         core.replicated = SimpleNamespace(
-            replication=quorum,
+            replication=SimpleNamespace(leaderships=quorum),
             near=SimpleNamespace(preferred=lambda *_asked: None),
             is_between_leaders=lambda *_: False,
         )

@@ -149,7 +149,7 @@ async def test_other_nodes_hear_of_an_election_while_a_core_of_this_one_hangs(nu
     mailboxes = Mock(call=hang)
     service = MetadataService(CoreId(0), view, mailboxes, Mock(), MemoryClock(), nursery.start_soon, cluster)
     core = SimpleNamespace(view=view, core_id=CoreId(0), metadata=service)
-    made = ReplicatedPartitions(core, Mock(in_sync=lambda _key: (NodeId(1),)))  # type: ignore[arg-type]
+    made = ReplicatedPartitions(core, Mock(followers=Mock(in_sync=lambda _key: (NodeId(1),))))  # type: ignore[arg-type]
     made.near = Mock()
     nursery.start_soon(made.run)
     for index in range(3):

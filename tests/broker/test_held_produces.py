@@ -34,12 +34,13 @@ class Held:
         self.partition = partition = SimpleNamespace(key="t-0", takes_records=False, is_open=True)
         replicated = object.__new__(ReplicatedPartitions)
         replicated.holds = Holds(int(HELD_S * 1e9))
-        replicated.replication = SimpleNamespace(
+        leaderships = SimpleNamespace(
             hears_leader=lambda _key, told_epoch: self._moved.is_set() or told_epoch > self.epoch,
             wait_moved=lambda _key: self._moved.wait(), leader_told=lambda _key: self._moved.set(),
             all_moved=self._all_moved,
-            is_handing_over=lambda _key: self.is_handing_over,
         )  # fmt: skip
+        hand_overs = SimpleNamespace(is_handing_over=lambda _key: self.is_handing_over)
+        replicated.replication = SimpleNamespace(leaderships=leaderships, hand_overs=hand_overs)
         replicated.near = SimpleNamespace(look=lambda _key: None)
         self.view = SimpleNamespace(node=1, told=lambda _key: self.told, is_cut_off=False)
         replicated._core = SimpleNamespace(view=self.view)
@@ -153,7 +154,7 @@ class Waits:
         self.over, self.begun = trio.Event(), trio.Event()
         self._partition = next(p for p in life.core.partitions.opened() if p.label == "t-0")
         self._take, core = life.plane.produce_with, life.core
-        replication = SimpleNamespace(confirm=self._confirm)
+        replication = SimpleNamespace(leaderships=SimpleNamespace(confirm=self._confirm))
         if what == "leader":
             core.replicated = object.__new__(ReplicatedPartitions)
             core.replicated.holds, core.replicated.wait_leaders = Holds(int(HELD_S * 1e9)), self._wait

@@ -29,8 +29,8 @@ class Leader:
         view = SimpleNamespace(
             node=HERE.node, image=SimpleNamespace(topic_by_id=lambda _topic: topic), note_leaders=self._note
         )
-        replication = Mock(in_sync=self.nodes.__getitem__, perhaps_in_sync=self._look)
-        self.made = ReplicatedPartitions(Mock(view=view, core_id=HERE.core), replication)
+        followers = Mock(in_sync=self.nodes.__getitem__, perhaps_in_sync=self._look)
+        self.made = ReplicatedPartitions(Mock(view=view, core_id=HERE.core), Mock(followers=followers))
         self.made.near = Mock()
         for key in KEYS:
             self.made._announce(key, LeaderEpoch(4), HERE)

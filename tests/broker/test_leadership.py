@@ -95,7 +95,7 @@ class Nodes:
         )
         with trio.move_on_after(seconds):
             async with trio.open_nursery() as nursery:
-                nursery.start_soon(Leadership(core, self).run)
+                nursery.start_soon(Leadership(core, self, self).run)
                 if self.elected_after_s is not None:
                     nursery.start_soon(self.elect, self.elected_after_s)
         return self.given

@@ -74,7 +74,7 @@ class OneOfFive:
                                   set_near_racks=lambda _handle, racks: self.near_racks.append(racks)),
             purgatory=SimpleNamespace(advanced=lambda _handle: None),
         )  # fmt: skip
-        self.near = NearReads(core, self)
+        self.near = NearReads(core, self, self, self)
         self.view.on_leader = self.near.look
 
     def _set_racks(self, names: list[str]) -> None:

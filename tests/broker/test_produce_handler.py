@@ -134,7 +134,8 @@ async def test_what_a_gap_is_refused_with_a_quorum_says(answers, code, took_s, a
         life = node.lives[0]
         life.plane.produce_with = judging = Judging(life.plane)
         life.core.replicated = SimpleNamespace(
-            replication=SimpleNamespace(confirm=confirm), is_between_leaders=lambda _partition, **_how: False
+            replication=SimpleNamespace(leaderships=SimpleNamespace(confirm=confirm)),
+            is_between_leaders=lambda _partition, **_how: False,
         )
         begun_s = trio.current_time()
         request = node.send(0, produce_request("t", 0, [b"x"]), 9)

@@ -27,6 +27,7 @@ class Replication:
 
     def __init__(self):
         self.asked = []
+        self.leaderships = self.leaving = self
         self.life = 0
         self.has_no_space = False
 

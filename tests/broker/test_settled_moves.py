@@ -31,7 +31,7 @@ class Controller:
         nothing = SimpleNamespace(serve=lambda *_: None)
         metadata = SimpleNamespace(serve_at_controller=lambda *_: None, change=self.change)
         core = SimpleNamespace(metadata=metadata, mailboxes=nothing, cluster=None, start_soon=nursery.start_soon)
-        self.served = ReplicaMoves(core, SimpleNamespace())
+        self.served = ReplicaMoves(core, SimpleNamespace(), SimpleNamespace())
 
     async def change(self, decide):
         if self.fails:

@@ -6,16 +6,25 @@ from types import SimpleNamespace
 
 from tests.raft.cluster import Cluster as RaftCluster
 from tpc_broker.metadata.image import ClusterImage
-from tpc_broker.model import LeaderEpoch, NodeId, PartitionIndex, TopicId, TopicPartition
+from tpc_broker.model import CoreId, NodeId, PartitionIndex, TopicId, TopicPartition
+from tpc_broker.node.replicas.core_replicas import CoreReplicas, group_of
+from tpc_broker.node.replicas.followers import ReplicaFollowers
 from tpc_broker.node.replicas.log_starts import LOOKS_AT_ONCE, LogStarts
 from tpc_broker.node.replicas.replica_counters import replica_counters
-from tpc_broker.node.replicas.replication import CoreReplication, group_of
 from tpc_broker.node.replicas.steady_carrier import LOOKS_A_TURN, AwakeGroups, SteadyCarrier
 from tpc_broker.node.replicas.voter_changes import VoterChanges
 from tpc_broker.raft.items import Voter, simple
 
 KEY = TopicPartition(TopicId(uuid.UUID(int=5)), PartitionIndex(0))
 VOTERS = frozenset(Voter(NodeId(number), 1) for number in range(3))
+
+
+def replicas_with(groups: dict, *keys: TopicPartition) -> CoreReplicas:
+    made = CoreReplicas(CoreId(0), SimpleNamespace(), SimpleNamespace(), SimpleNamespace(monotonic_ms=lambda: 0))
+    made.groups = groups
+    for handle, key in enumerate(keys):
+        made.add(key, handle)
+    return made
 
 
 def machine_of(asked: list, *, carried: bool = True) -> SimpleNamespace:
@@ -29,12 +38,17 @@ def machine_of(asked: list, *, carried: bool = True) -> SimpleNamespace:
     )  # fmt: skip
 
 
+def followers_of(replicas: CoreReplicas, core: SimpleNamespace, led: list) -> ReplicaFollowers:
+    made = ReplicaFollowers(replicas, led)
+    made.begin(SimpleNamespace(core=core, carrier=SimpleNamespace(watch_awake=lambda: AwakeGroups(core))))
+    return made
+
+
 def test_who_is_in_sync_of_a_carried_leader_is_found_again_when_links_or_the_group_have_changed():
     asked: list = []
     machine = machine_of(asked)
-    made = object.__new__(CoreReplication)
     core = SimpleNamespace(groups={group_of(KEY): machine}, links_changed=0)
-    made._driver, made._in_touch = SimpleNamespace(core=core), {}
+    made = followers_of(replicas_with(core.groups), core, [KEY])
 
     def change(what):
         asked.clear()
@@ -56,9 +70,8 @@ def test_who_is_in_sync_is_asked_where_machines_were_awake_or_after_a_change_of_
     keys = [TopicPartition(KEY.topic_id, PartitionIndex(number)) for number in range(3)]
     machines = [machine_of([]) for _ in keys]
     core = SimpleNamespace(groups=dict(zip(map(group_of, keys), machines, strict=True)), links_changed=0)
-    made = object.__new__(CoreReplication)
-    made._driver, made._awake_in_sync, made._links_looked_at = SimpleNamespace(core=core), AwakeGroups(core), 0
-    made._keys, made._led = {group_of(key): key for key in keys}, dict.fromkeys(keys, LeaderEpoch(4))
+    replicas = replicas_with(core.groups, *keys)
+    made = followers_of(replicas, core, keys)
 
     def change(what):
         what()
@@ -66,7 +79,7 @@ def test_who_is_in_sync_is_asked_where_machines_were_awake_or_after_a_change_of_
 
     def wake(number):
         machines[number].carried = False
-        made._awake_in_sync.add(group_of(keys[number]))
+        made._awake.add(group_of(keys[number]))
 
     assert change(lambda: None) == keys, "nobody has looked before"
     assert change(lambda: None) == []
@@ -77,7 +90,7 @@ def test_who_is_in_sync_is_asked_where_machines_were_awake_or_after_a_change_of_
     assert change(lambda: setattr(core, "links_changed", 1)) == keys
     assert change(lambda: None) == []
     wake(2)
-    assert change(lambda: made._keys.pop(group_of(keys[2]))) == [], "it is here no more"
+    assert change(lambda: replicas.remove(keys[2])) == [], "it is here no more"
 
 
 def test_voters_are_looked_at_until_they_are_as_wanted_and_when_machines_were_awake_or_metadata_are_others():
@@ -144,10 +157,9 @@ def test_voters_that_are_as_wanted_are_looked_at_again_when_the_metadata_or_the_
 def test_starts_of_logs_are_looked_at_in_turn():
     keys = [TopicPartition(TopicId(uuid.UUID(int=7)), PartitionIndex(number)) for number in range(LOOKS_AT_ONCE + 5)]
     looked: list = []
-    made = object.__new__(CoreReplication)
-    starts = LogStarts(made)
-    made._driver = SimpleNamespace(core=SimpleNamespace(groups={}))
-    made.bounds_of = looked.append
+    replicas = replicas_with({})
+    replicas.bounds_of = looked.append
+    starts = LogStarts(replicas)
 
     def look():
         looked.clear()

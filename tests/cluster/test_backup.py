@@ -382,7 +382,7 @@ class _Core:
 
 def caught_up(core: _Core, patience_s: float) -> dict[int, CaughtUp]:
     async def run() -> list[CaughtUp]:
-        return await CatchingUp(core).run(first=False, patience_s=patience_s)  # type: ignore[arg-type]
+        return await CatchingUp(core, core).run(first=False, patience_s=patience_s)  # type: ignore[arg-type]
 
     return {one.key.partition: one for one in trio.run(run)}
 
@@ -399,7 +399,7 @@ def test_what_names_others_offsets_is_told_apart():
     too_short_s = 0.2
 
     async def run(*, first: bool) -> list[str]:
-        return [one.label for one in await CatchingUp(core).run(first=first, patience_s=too_short_s)]  # type: ignore[arg-type]
+        return [one.label for one in await CatchingUp(core, core).run(first=first, patience_s=too_short_s)]  # type: ignore[arg-type]
 
     assert trio.run(partial(run, first=True)) == ["__consumer_offsets-0"]
     assert trio.run(partial(run, first=False)) == ["t-0"]
@@ -426,6 +426,6 @@ def test_who_may_lead_no_more_answers_nothing(doubt):
     assert not caught_up(core, 0.2)[0].is_sure
 
     async def serve() -> Any:
-        return await CatchingUp(core).serve(None, {"groups": ["0"]}, [])  # type: ignore[arg-type]
+        return await CatchingUp(core, core).serve(None, {"groups": ["0"]}, [])  # type: ignore[arg-type]
 
     assert trio.run(serve) == ({"committed": {}}, ())

@@ -28,7 +28,7 @@ LEAST_S = limits.SPACELESS_MS_MAX / 1000
 
 
 class OneNode:
-    """`CoreReplication`, as far as it is asked, of one node of the cluster."""
+    """`CoreReplicas` and its hand-overs, as far as it is asked, of one node of the cluster."""
 
     def __init__(self, world, node):
         self.world, self.node = world, node
@@ -39,7 +39,7 @@ class OneNode:
         self.begun = []
         """Instants at which hand-overs began, and their targets."""
         self.parts = LackingSpace(self)
-        self.parts.begin(SimpleNamespace(core=node.core, wake=lambda: None))
+        self.parts.begin(SimpleNamespace(core=node.core, wake=lambda: None), self)
 
     # of replication
 

@@ -42,7 +42,7 @@ class Leader:
         self.is_confirmed = True
         self.while_confirming = lambda: None
         self.asked: list[tuple[object, ...]] = []
-        self.parts = LeftOutReplicas(self)
+        self.parts = LeftOutReplicas(self, self, self)
         self.parts.leave_out = self._leave_out
 
     def key_of(self, group):

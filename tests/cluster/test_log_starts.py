@@ -8,9 +8,10 @@ from types import SimpleNamespace
 import trio
 
 from tpc_broker.errors import MailboxError, PartitionOfflineError
-from tpc_broker.model import NodeId, PartitionIndex, TopicId, TopicPartition
+from tpc_broker.model import CoreId, NodeId, PartitionIndex, TopicId, TopicPartition
+from tpc_broker.node.replicas.core_replicas import CoreReplicas, group_of
 from tpc_broker.node.replicas.log_starts import LOG_STARTS, LogStarts
-from tpc_broker.node.replicas.replication import CoreReplication, group_of
+from tpc_broker.node.replicas.replication import CoreReplication
 from tpc_broker.raft.items import Address, Voter
 
 KEY = TopicPartition(TopicId(uuid.UUID(int=5)), PartitionIndex(0))
@@ -18,9 +19,8 @@ HANDLE, TERM = 9, 4
 FOLLOWER = Address(NodeId(2), 0)
 
 
-def replication(bounds: SimpleNamespace, leader: int, sent: list) -> CoreReplication:
+def log_starts_of(bounds: SimpleNamespace, leader: int, sent: list) -> LogStarts:
     """Of a core with one partition; what it tells others and what it deletes is in `sent`."""
-    made = object.__new__(CoreReplication)
     machine = SimpleNamespace(
         me=Voter(NodeId(2), 1),
         leader=Voter(NodeId(leader), 1),
@@ -41,18 +41,23 @@ def replication(bounds: SimpleNamespace, leader: int, sent: list) -> CoreReplica
             raise PartitionOfflineError("its journal fails")
         bounds.log_start_offset = offset
 
-    made._keys, made._handles = {group_of(KEY): KEY}, {group_of(KEY): HANDLE}
-    made.log_starts = LogStarts(made)
-    made._plane = SimpleNamespace(bounds=lambda _handle: bounds)
-    made._storage = SimpleNamespace(set_log_start=set_log_start)
-    groups = {group_of(KEY): machine}
-    made._driver = SimpleNamespace(core=SimpleNamespace(groups=groups), connected=lambda _address: None)
+    plane = SimpleNamespace(bounds=lambda _handle: bounds)
+    made = CoreReplicas(CoreId(0), plane, SimpleNamespace(set_log_start=set_log_start), SimpleNamespace())
+    made.add(KEY, HANDLE)
+    made.groups = {group_of(KEY): machine}
     made.links = SimpleNamespace(ask=ask, is_up=lambda _address: True)
-    return made
+    return LogStarts(made)
 
 
-def tell(leader: CoreReplication) -> None:
-    trio.run(leader.log_starts.tell, [KEY])
+def connect(leader: LogStarts, address: Address) -> None:
+    """A link of its core is up again."""
+    made = object.__new__(CoreReplication)
+    made.log_starts, made._driver = leader, SimpleNamespace(connected=lambda _address: None)
+    made._is_connected(address)
+
+
+def tell(leader: LogStarts) -> None:
+    trio.run(leader.tell, [KEY])
 
 
 def state(log_start_offset: int, high_watermark: int = 100) -> SimpleNamespace:
@@ -65,15 +70,15 @@ def state(log_start_offset: int, high_watermark: int = 100) -> SimpleNamespace:
 def test_one_that_was_removed_since_its_round_began_is_passed_over():
     """With thousands of partitions a round takes seconds, and replicas go meanwhile: that ended the core."""
     sent, bounds = [], state(40)
-    leader = replication(bounds, 1, sent)
+    leader = log_starts_of(bounds, 1, sent)
     gone = TopicPartition(KEY.topic_id, PartitionIndex(KEY.partition + 1))
-    trio.run(leader.log_starts.tell, [gone, KEY])
+    trio.run(leader.tell, [gone, KEY])
     assert sent == [(FOLLOWER, LOG_STARTS, {group_of(KEY): [TERM, 40]})]
 
 
 def test_a_leader_tells_until_it_was_heard_and_again_after_a_new_connection():
     sent, bounds = [], state(0)
-    leader = replication(bounds, 1, sent)
+    leader = log_starts_of(bounds, 1, sent)
     tell(leader)
     assert sent == [], "every log starts at 0"
     bounds.log_start_offset, bounds.is_lost = 40, True
@@ -81,14 +86,14 @@ def test_a_leader_tells_until_it_was_heard_and_again_after_a_new_connection():
     bounds.is_lost = False
     tell(leader)
     tell(leader)
-    leader._is_connected(FOLLOWER)
+    connect(leader, FOLLOWER)
     tell(leader)
     assert sent == [(FOLLOWER, LOG_STARTS, {group_of(KEY): [TERM, 40]})] * 3
 
 
 def test_a_leader_tells_again_until_the_follower_says_that_its_log_starts_there():
     sent, bounds = [], state(40)
-    leader = replication(bounds, 1, sent)
+    leader = log_starts_of(bounds, 1, sent)
     for count, starts in ((1, {}), (2, {group_of(KEY): 30}), (3, {group_of(KEY): 40}), (3, {})):
         bounds.answer = {"starts": starts}
         tell(leader)
@@ -101,7 +106,7 @@ def test_a_leader_tells_again_until_the_follower_says_that_its_log_starts_there(
 
 def test_a_follower_of_an_earlier_release_does_not_answer_and_is_told_once():
     sent, bounds = [], state(40)
-    leader = replication(bounds, 1, sent)
+    leader = log_starts_of(bounds, 1, sent)
     bounds.answer = {}
     tell(leader)
     tell(leader)
@@ -111,8 +116,8 @@ def test_a_follower_of_an_earlier_release_does_not_answer_and_is_told_once():
 def test_another_life_on_the_same_core_is_told_although_its_connection_stayed():
     """A replica was damaged and begins anew: its empty log starts at 0, whatever the one before had deleted."""
     sent, bounds, others = [], state(40), [Voter(NodeId(2), 1)]
-    leader = replication(bounds, 1, sent)
-    machine = leader.machine_of(KEY)
+    leader = log_starts_of(bounds, 1, sent)
+    machine = leader._replicas.machine_of(KEY)
     machine.others = lambda: others
 
     def told_again(life: int, starts: int) -> bool:
@@ -131,38 +136,38 @@ def test_another_life_on_the_same_core_is_told_although_its_connection_stayed():
     machine.address_of = lambda _voter: Address(NodeId(2), 1)
     assert told_again(2, 40), "on another core of its node"
     assert not told_again(2, 40)
-    leader._is_connected(FOLLOWER)
+    connect(leader, FOLLOWER)
     assert not told_again(2, 40)
-    leader._is_connected(Address(NodeId(2), 1))
+    connect(leader, Address(NodeId(2), 1))
     assert told_again(2, 40)
 
 
 def test_of_a_partition_that_goes_nothing_is_kept():
     sent, bounds = [], state(40)
-    leader = replication(bounds, 1, sent)
+    leader = log_starts_of(bounds, 1, sent)
     tell(leader)
-    leader.log_starts.removed(group_of(KEY))
+    leader.removed(group_of(KEY))
     tell(leader)
     assert len(sent) == 2, "one that comes back is told"
-    leader.log_starts.removed(group_of(KEY))
-    ask = leader.links.ask
+    leader.removed(group_of(KEY))
+    ask = leader._replicas.links.ask
 
     async def removed_meanwhile(*arguments):
-        leader._keys.clear()
+        leader._replicas.keys.clear()
         return await ask(*arguments)
 
-    leader.links.ask = removed_meanwhile
+    leader._replicas.links.ask = removed_meanwhile
     tell(leader)
-    assert not leader.log_starts._told
+    assert not leader._told
 
 
 def test_a_follower_deletes_what_is_committed_for_its_leader_alone_and_says_how_far():
     sent, bounds = [], state(10)
-    follower = replication(bounds, 1, sent)
+    follower = log_starts_of(bounds, 1, sent)
 
     def serve(node: int, term: int, starts: int) -> int:
         told = {group_of(KEY): [term, starts], "another": [1, 1]}
-        answer, _blobs = trio.run(follower.log_starts.serve, SimpleNamespace(node=node), told, [])
+        answer, _blobs = trio.run(follower.serve, SimpleNamespace(node=node), told, [])
         assert list(answer["starts"]) == [group_of(KEY)], "not of one that is not here"
         assert answer["lives"] == {group_of(KEY): 1}
         return answer["starts"][group_of(KEY)]
@@ -185,12 +190,12 @@ def test_a_follower_deletes_what_is_committed_for_its_leader_alone_and_says_how_
 def test_a_follower_that_does_not_know_yet_what_is_committed_deletes_it_later():
     """DeleteRecords behind a produce at once: else what it has deleted would be there again when another one leads."""
     followers = state(0, high_watermark=30)
-    leader, follower = replication(state(40), 1, []), replication(followers, 1, [])
+    leader, follower = log_starts_of(state(40), 1, []), log_starts_of(followers, 1, [])
 
     async def ask(_address, _method, payload):
-        return (await follower.log_starts.serve(SimpleNamespace(node=1), payload, []))[0]
+        return (await follower.serve(SimpleNamespace(node=1), payload, []))[0]
 
-    leader.links.ask = ask
+    leader._replicas.links.ask = ask
     tell(leader)
     assert followers.log_start_offset == 30
     followers.high_watermark = 100

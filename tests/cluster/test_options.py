@@ -20,8 +20,8 @@ from tpc_broker.node.membership.identity import IdentityFile, check_directory, c
 from tpc_broker.node.membership.options import parse_address, plan_cluster
 from tpc_broker.node.metadata.metadata_group import certain_voters
 from tpc_broker.node.metadata.voters import wanted_voters
+from tpc_broker.node.replicas.core_replicas import group_of
 from tpc_broker.node.replicas.replica_lives import ReplicaLives, hand_lives_over
-from tpc_broker.node.replicas.replication import group_of
 from tpc_broker.operations.repair_found import groups_of
 from tpc_broker.options import ClusterOptions, StartError
 from tpc_broker.raft.items import Config, Marker, Voter, simple

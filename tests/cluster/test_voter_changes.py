@@ -12,7 +12,7 @@ from tpc_broker.metadata.records import ASKED, CANCELLED, NodeRegistered, Replic
 from tpc_broker.metadata.replica_moves import BALANCED, move_done, moving
 from tpc_broker.model import CoreId, MetadataVersion, NodeId, PartitionIndex, Replica, TopicId, TopicPartition
 from tpc_broker.node.replicas import voter_changes
-from tpc_broker.node.replicas.replication import group_of
+from tpc_broker.node.replicas.core_replicas import group_of
 from tpc_broker.node.replicas.voter_changes import ELECTING_MAX, ELECTING_MS_MAX, VoterChanges
 from tpc_broker.raft.items import Voter, simple
 

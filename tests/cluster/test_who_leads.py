@@ -5,8 +5,9 @@ from types import SimpleNamespace
 
 import pytest
 
-from tpc_broker.model import NodeId, PartitionIndex, TopicId, TopicPartition
-from tpc_broker.node.replicas.replication import CoreReplication, group_of
+from tpc_broker.model import CoreId, NodeId, PartitionIndex, TopicId, TopicPartition
+from tpc_broker.node.replicas.core_replicas import CoreReplicas, group_of
+from tpc_broker.node.replicas.leaderships import ReplicaLeaderships
 from tpc_broker.raft.items import Position, Voter
 
 KEY = TopicPartition(TopicId(uuid.UUID(int=5)), PartitionIndex(0))
@@ -22,7 +23,6 @@ def test_another_node_leads_when_it_is_heard_and_has_told_so_or_has_told_of_a_la
     machine = SimpleNamespace(
         me=HERE, term=4, log=SimpleNamespace(last=Position(4, 10)), fresh_leader=lambda _now_ms: heard
     )
-    made = object.__new__(CoreReplication)
-    made._driver = SimpleNamespace(core=SimpleNamespace(groups={group_of(KEY): machine}))
-    made._clock = SimpleNamespace(monotonic_ms=lambda: 0)
-    assert made.hears_leader(KEY, told_epoch) == leads
+    replicas = CoreReplicas(CoreId(0), SimpleNamespace(), SimpleNamespace(), SimpleNamespace(monotonic_ms=lambda: 0))
+    replicas.groups = {group_of(KEY): machine}
+    assert ReplicaLeaderships(replicas).hears_leader(KEY, told_epoch) == leads

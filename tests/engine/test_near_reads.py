@@ -47,7 +47,7 @@ class Quorum:
 
 def bench_of(path, *, in_c):
     bench = FetchBench(path, in_c=in_c, region_blocks=1024)
-    bench.core.replicated = SimpleNamespace(near=Near(), replication=Quorum())
+    bench.core.replicated = SimpleNamespace(near=Near(), replication=SimpleNamespace(leaderships=Quorum()))
     return bench
 
 
@@ -180,12 +180,12 @@ def test_a_leader_says_that_an_offset_is_nowhere_when_a_quorum_follows_it(bench,
     bench.plane.commit(handle, TERM, 5)
     bench.answer(client)
     bench.plane.set_log_start(handle, starts)
-    bench.core.replicated.replication.follows = follows
+    bench.core.replicated.replication.leaderships.follows = follows
     (part,) = parts_of(bench.fetch(client, 12, asks(("t", 0, offset))))
     assert (told(part), part["LogStartOffset"]) == ((error, -1, 0), -1)
-    assert bench.core.replicated.replication.asked == 1
+    assert bench.core.replicated.replication.leaderships.asked == 1
     assert told(parts_of(bench.fetch(client, 12, asks(("t", 0, 4))))[0]) == (0, 5, 1)
-    assert bench.core.replicated.replication.asked == 1, "not for what it has"
+    assert bench.core.replicated.replication.leaderships.asked == 1, "not for what it has"
 
 
 @pytest.mark.parametrize(
@@ -194,7 +194,7 @@ def test_a_leader_says_that_an_offset_is_nowhere_when_a_quorum_follows_it(bench,
 def test_a_leader_says_where_logs_part_when_a_quorum_follows_it(bench, follows, told_of):
     leader(bench)
     bench.partitions["t", 0].files.epochs.assign(TERM, 0)
-    bench.core.replicated.replication.follows = follows
+    bench.core.replicated.replication.leaderships.follows = follows
     asked = asks(("t", 0, 5))
     asked["Topics"][0]["Partitions"][0]["LastFetchedEpoch"] = TERM
     (part,) = parts_of(bench.fetch(bench.connect(), 12, asked))

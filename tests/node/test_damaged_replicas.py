@@ -9,6 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 
@@ -18,8 +19,9 @@ from tpc_broker.engine.trio_ring import run
 from tpc_broker.log.files import LOG_SUFFIX, segment_file_name
 from tpc_broker.model import NO_NODE, CoreId, NodeId, PartitionIndex, TopicId, TopicPartition
 from tpc_broker.node.replicas import damaged as damaged_module
+from tpc_broker.node.replicas.core_replicas import CoreReplicas, group_of
 from tpc_broker.node.replicas.damaged import DamagedReplicas, is_damaged, is_missing
-from tpc_broker.node.replicas.replication import CoreReplication, group_of
+from tpc_broker.node.replicas.replication import CoreReplication
 from tpc_broker.raft.items import Address
 from tpc_broker.storage.scrub_report import Damage, ScrubReport, note_rebuilt, read_report, write_report
 
@@ -86,13 +88,14 @@ class Found:
 
         topic = SimpleNamespace(name="t", is_replicated=lambda _index: True, life_of=lambda *_: 0,
                                 replicas=[[SimpleNamespace(node=1), Address(NodeId(2), CoreId(0))]])  # fmt: skip
-        replication: Any = SimpleNamespace(
+        replicas: Any = SimpleNamespace(
             open_files=lambda: [(KEY, self.files)] if self.is_open else [],
             files_of=lambda _key: self.files if self.is_open else None,
             image=SimpleNamespace(topic_by_id=lambda _id: topic), look_at=lambda _key: None, node=1,
             group_name=str, want_links=lambda _addresses: None, links=SimpleNamespace(ask=ask),
+            core_id=CoreId(0),
         )  # fmt: skip
-        self.replicas = DamagedReplicas(replication, data, core=0, clock=SystemClock())
+        self.replicas = DamagedReplicas(replicas, SimpleNamespace(), data, SystemClock())
         write_report(data, ScrubReport(damaged=[damage], damaged_count=1))
 
     def restart(self, *lost: int) -> None:
@@ -317,10 +320,10 @@ def test_it_is_said_that_a_replica_takes_part() -> None:
     told: list[Any] = []
     made: Any = object.__new__(CoreReplication)
     machine = SimpleNamespace(votes_alone=False)
-    made._driver = SimpleNamespace(add=lambda *_: None, core=SimpleNamespace(groups={group_of(KEY): machine}))
-    made._identity, made._keys, made._handles = SimpleNamespace(node=1, incarnation=1), {}, {}
-    made._wanted, made._clock = {Address(NodeId(2), CoreId(0))}, SimpleNamespace(monotonic_ms=lambda: 0)
-    made.damaged = SimpleNamespace(opened=lambda label: told.append((label, list(made._keys.values()))))
+    made._driver = driver = Mock(core=Mock(groups={group_of(KEY): machine}))
+    made.replicas = CoreReplicas(CoreId(0), Mock(), Mock(), SystemClock())
+    made.replicas.begin(Mock(node=1, incarnation=1), driver, Mock())
+    made.damaged = SimpleNamespace(opened=lambda label: told.append((label, made.replicas.replicas_here())))
     places = [Address(NodeId(2), CoreId(0))]
     name, _, _partition = NAME.rpartition("-")
     topic = SimpleNamespace(

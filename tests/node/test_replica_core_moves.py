@@ -38,12 +38,12 @@ def values(name, count):
 
 
 def leaving_of(node):
-    replication = SimpleNamespace(
+    replicas = SimpleNamespace(
         group_name=lambda _key: GROUP,
         look_at=lambda _key: node.driver.core.find(GROUP),
         bounds_of=lambda _key: node.plane.bounds(node.handle),
     )
-    made = LeavingReplicas(replication, node.plane)
+    made = LeavingReplicas(replicas, SimpleNamespace(), node.plane)
     made.begin(node.driver)
     return made
 

@@ -24,7 +24,7 @@ from tpc_broker.log.batch import decode_header, walk_headers
 from tpc_broker.model import CoreId, NodeId
 from tpc_broker.native_bytes import find_batches_end
 from tpc_broker.node.membership.identity import IdentityFile
-from tpc_broker.node.replicas.replication import group_of
+from tpc_broker.node.replicas.core_replicas import group_of
 from tpc_broker.operations.repair import PartlyRepairedError, RepairRequest, repair
 from tpc_broker.operations.repair_damaged import take_offline
 from tpc_broker.operations.scrub import Scrub

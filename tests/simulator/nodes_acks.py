@@ -12,7 +12,7 @@ from tests.simulator.nodes_logs import logs_of
 from tests.support.steady_peers import Frames
 from tpc_broker.errors import PartitionOfflineError
 from tpc_broker.model import PartitionIndex, TopicId, TopicPartition
-from tpc_broker.node.replicas.replication import group_of
+from tpc_broker.node.replicas.core_replicas import group_of
 
 
 @dataclass(frozen=True, order=True)

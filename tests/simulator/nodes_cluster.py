@@ -46,7 +46,7 @@ from tpc_broker.log.files import partition_folder_name
 from tpc_broker.metadata.listeners import Address, Listener, ListenerMode
 from tpc_broker.metadata.settings import load_settings
 from tpc_broker.model import CoreId, TopicPartition, core_of, node_of
-from tpc_broker.node.replicas.replication import group_of
+from tpc_broker.node.replicas.core_replicas import group_of
 from tpc_broker.options import ClusterOptions, CoreOptions
 from tpc_broker.process.assembly import CannotRunError
 from tpc_broker.testing.mailboxes import MemoryMailboxes

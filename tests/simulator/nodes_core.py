@@ -22,11 +22,12 @@ from tpc_broker.engine.journal_probe import FLAGS
 from tpc_broker.feature_levels import FIRST_WITH_MOVES
 from tpc_broker.limits import MIB
 from tpc_broker.log.journal import JournalMode
-from tpc_broker.model import CoreId, NodeId
+from tpc_broker.model import CoreId
 from tpc_broker.node.links.surroundings import Surroundings
 from tpc_broker.node.membership.identity import IdentityFile
 from tpc_broker.node.node import ClusterNodeMain
-from tpc_broker.node.replicas.replication import CoreReplication, group_of
+from tpc_broker.node.replicas.core_replicas import group_of
+from tpc_broker.node.replicas.replication import CoreReplication
 from tpc_broker.process.assembly import hand_over_all, put_together, recover
 from tpc_broker.storage.handover import journal_cores
 from tpc_broker.testing.mailboxes import MemoryMailboxes
@@ -84,7 +85,7 @@ class SimulatedReplication(CoreReplication):
         return PORT + core if core else None
 
     async def begin_lives(self, topic, keys):
-        lives = {group_of(key): topic.life_of(key.partition, NodeId(self._identity.node)) for key in keys}
+        lives = {group_of(key): topic.life_of(key.partition, self.replicas.node) for key in keys}
         await self._lives.begin(ReadFiles(self._storage.files.disk.sync), lives)
 
 

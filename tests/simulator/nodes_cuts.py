@@ -143,7 +143,7 @@ class Cuts:
             for index, node in enumerate(self.nodes):
                 for other in self.nodes:
                     if other is not node and self.leads(other, topic, index):
-                        other.first.replication.transfer(partition_key(topic, index), node.number)
+                        other.first.replication.hand_overs.transfer(partition_key(topic, index), node.number)
             return all(self.leads(node, topic, index) for index, node in enumerate(self.nodes))
 
         await self.load.until(SPREAD_S, lambda: isspread() and self.is_settled(self.nodes), "not each leads something")
@@ -234,7 +234,7 @@ class Cuts:
 
     @staticmethod
     def leads(node, topic, index):
-        machine = node.first and node.first.replication.machine_of(partition_key(topic, index))
+        machine = node.first and node.first.replication.replicas.machine_of(partition_key(topic, index))
         return machine is not None and machine.is_leader
 
     @staticmethod

@@ -382,7 +382,7 @@ class Member(GroupClient):
         if life is None or self._loaded() is None:
             return False
         key = life.core.groups._key_of(self.group)
-        machine = life.replication.machine_of(key)
+        machine = life.replication.replicas.machine_of(key)
         return machine is not None and all(machine.term >= node.term_of(key) for node in self.cluster.nodes.values())
 
     def _fails(self, what):

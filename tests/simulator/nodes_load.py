@@ -113,14 +113,14 @@ class Load:
         if topic is None:
             return 0
         machines = [
-            life.replication.machine_of(partition_key(topic, index))
+            life.replication.replicas.machine_of(partition_key(topic, index))
             for life in node.lives.values() for index in range(self.partitions)
         ]  # fmt: skip
         return sum(machine is not None and machine.role is LEADER for machine in machines)
 
     def votes_where_it_is(self, index):
         """The voters of a partition, as its leader knows them, are the nodes that it is to be on."""
-        machines = [life.replication.machine_of(self.key(index)) for _node, life in self.cluster.lives()]
+        machines = [life.replication.replicas.machine_of(self.key(index)) for _node, life in self.cluster.lives()]
         leading = [machine for machine in machines if machine is not None and machine.role is LEADER]
         if not leading:
             return False
@@ -129,7 +129,7 @@ class Load:
 
     def leaderships(self):
         """Of the topic, since the beginning."""
-        names = {name for life in (node.first for node in self.cluster.ready()) for name in life.replication._keys}
+        names = {name for node in self.cluster.ready() for name in node.first.replication.replicas.keys}
         return sum(name in names for name, _term in self.oracle.leaders)
 
     def rows(self):

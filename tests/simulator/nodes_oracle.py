@@ -85,7 +85,7 @@ class Oracle:
 
     def _look_at_voter(self, node, life, name, machine):
         """Which does not change with the core that has it."""
-        key = life.replication.key_of(name)
+        key = life.replication.replicas.key_of(name)
         topic = None if key is None else life.core.view.image.topic_by_id(key.topic_id)
         if topic is None:
             return

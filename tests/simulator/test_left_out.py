@@ -9,7 +9,7 @@ from tests.simulator.nodes_clients import Admin, Producer
 from tests.simulator.nodes_cluster import simulate
 from tests.simulator.nodes_oracle import Oracle, partition_key
 from tpc_broker.model import broker_id_of
-from tpc_broker.node.replicas.replication import group_of
+from tpc_broker.node.replicas.core_replicas import group_of
 from tpc_broker.raft.items import Address
 from tpc_broker.raft.messages import TIMEOUT, Frame, RequestVote
 
@@ -59,7 +59,7 @@ async def left_out_while_away(cluster, ahead, *, crashes):
         for one, two in ((going, other), (other, going)):
             cluster.network.block(one.host, two.host)
     await trio.sleep(NOBODY_HEARD_S)
-    machine = going.first.replication.machine_of(key)
+    machine = going.first.replication.replicas.machine_of(key)
     later = machine.term + ahead
     hears_of_term(going, key, later)
     await trio.sleep(HELD_S)
@@ -92,7 +92,8 @@ def test_a_replica_that_has_heard_of_a_later_term_ends_when_its_group_goes_on_wi
         await until(cluster, ENDS_S, lambda: not going.has_files("t", 0), "the replica stays")
         topic = going.first.core.view.topic("t")
         holder = cluster.nodes[topic.replicas[0][1].node]
-        assert topic.lives[0, going.number] == (1, holder.first.replication.term_of(key)), "by a leader's own term"
+        term = holder.first.replication.leaderships.term_of(key)
+        assert topic.lives[0, going.number] == (1, term), "by a leader's own term"
         await oracle.must_settle()
 
     simulate(7, story, nodes_count=4)

@@ -15,7 +15,7 @@ from tpc_broker.broker.transaction_service import TransactionService
 from tpc_broker.error_codes import ErrorCode
 from tpc_broker.kafka import messages
 from tpc_broker.model import broker_id_of
-from tpc_broker.node.replicas.replication import CoreReplication
+from tpc_broker.node.replicas.leaderships import ReplicaLeaderships
 
 ELECTED_S = 10.0
 CLIENTS_S = 15.0
@@ -67,12 +67,12 @@ def test_a_leader_that_was_paused_does_not_say_that_what_others_have_committed_i
 
 
 def test_one_that_believes_itself_is_found():
-    async def by_its_own_word(replication, key):
+    async def by_its_own_word(leaderships, key):
         await trio.lowlevel.checkpoint()
-        machine = replication.machine_of(key)
+        machine = leaderships._replicas.machine_of(key)
         return machine is not None and machine.is_leader
 
-    with mock.patch.object(CoreReplication, "confirm", by_its_own_word), pytest.raises(ExceptionGroup) as failed:
+    with mock.patch.object(ReplicaLeaderships, "confirm", by_its_own_word), pytest.raises(ExceptionGroup) as failed:
         ask_who_was_paused(fetch, 12, fetched)
     assert failed.group_contains(AssertionError, match="NOT_LEADER_OR_FOLLOWER")
 

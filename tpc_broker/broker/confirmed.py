@@ -60,10 +60,10 @@ async def confirm(core: CoreWithPartitions, partitions: Iterable[Partition], wit
     if not asked:
         return confirmed
     assert replicated is not None, "what is replicated is so in a cluster"
-    replication = replicated.replication
+    leaderships = replicated.replication.leaderships
 
     async def ask(partition: Partition) -> None:
-        if await replication.confirm(partition.key):
+        if await leaderships.confirm(partition.key):
             confirmed.add(partition)
 
     with trio.move_on_after(within_s):

@@ -84,7 +84,7 @@ class Coordinators(ABC, Generic[D]):
         replicated = self._core.replicated
         if topic is None or key is None or replicated is None:
             return True
-        return not topic.is_replicated(key.partition) or await replicated.replication.confirm(key)
+        return not topic.is_replicated(key.partition) or await replicated.replication.leaderships.confirm(key)
 
     async def until_confirmed(self, name: str) -> None:
         """Until that is certain of a coordinator here, or there is none any more: what it tells is the newest."""

@@ -167,14 +167,18 @@ class Core(CoreWithTransactions):
         self._cluster_id, self._cores = place.cluster_id, place.cores
         self.holders = Holders(self, storage, place.cores)
         self.replicated = None if replication is None else ReplicatedPartitions(self, replication)
-        self.leadership = None if replication is None else Leadership(self, replication)
+        self.leadership = (
+            None if replication is None else Leadership(self, replication.hand_overs, replication.followers)
+        )
         self.leadership_on_demand = None if cluster is None else LeadershipOnDemand(self)
         self.partitions = Partitions(self, storage)
         self.view.on_changed = self._view_changed
         if self.replicated is not None:
             self.replicated.begin()
-        self.replica_watch = None if replication is None else ReplicaWatch(self, replication)
-        self.replica_moves = None if replication is None else ReplicaMoves(self, replication)
+        self.replica_watch = None if replication is None else ReplicaWatch(self, replication.leaderships)
+        self.replica_moves = (
+            None if replication is None else ReplicaMoves(self, replication.leaderships, replication.voters)
+        )
         if self.replica_moves is not None:
             self.metadata.moves_told = self.replica_moves.rows
         self.producer_ids = ProducerIds(self)

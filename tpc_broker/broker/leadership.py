@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
     from tpc_broker.broker.core_ground import CoreGround
     from tpc_broker.broker.payloads import Answer, Payload, Row
-    from tpc_broker.broker.replication_port import Replication
+    from tpc_broker.broker.replication_port import Followers, HandOvers
 
 log = logging.getLogger(__name__)
 
@@ -37,9 +37,10 @@ GIVEN_UP_S: Final = 2.0
 class Leadership:
     """Of one core of a node of a cluster."""
 
-    def __init__(self, core: CoreGround, replication: Replication) -> None:
+    def __init__(self, core: CoreGround, hand_overs: HandOvers, followers: Followers) -> None:
         self._core = core
-        self._replication = replication
+        self._hand_overs = hand_overs
+        self._followers = followers
         self._balanced_s = 0.0
         core.mailboxes.serve("replica.prefer", self._serve_prefer)
 
@@ -65,12 +66,12 @@ class Leadership:
     def _heirs(self, key: TopicPartition) -> list[NodeId]:
         """Other nodes that could lead a partition just as well, the preferred one first."""
         view = self._core.view
-        in_sync, draining = self._replication.in_sync(key), view.image.draining
+        in_sync, draining = self._followers.in_sync(key), view.image.draining
         places = view.image.topics[key.topic_id].replicas[key.partition]
         return [
             place.node for place in places
             if place.node != view.node and place.node in in_sync and place.node not in draining
-            and view.is_present(place.node) and self._replication.has_space(key, place.node)
+            and view.is_present(place.node) and self._hand_overs.has_space(key, place.node)
         ]  # fmt: skip
 
     async def _hand_over(self, keys: Iterable[TopicPartition], give: Callable[[TopicPartition], bool]) -> int:
@@ -100,7 +101,7 @@ class Leadership:
         preferred = self.preferred(key)
         if preferred is None or self._heirs(key)[:1] != [preferred]:
             return False
-        return self._replication.transfer(key, preferred)
+        return self._hand_overs.transfer(key, preferred)
 
     def preferred(self, key: TopicPartition) -> NodeId | None:
         topic = self._core.view.image.topics.get(key.topic_id)
@@ -117,7 +118,7 @@ class Leadership:
         if not heirs:
             return False
         wanted = [place.node for place in self._core.view.image.topics[key.topic_id].wanted(key.partition)]
-        return self._replication.transfer(key, next((node for node in wanted if node in heirs), heirs[0]))
+        return self._hand_overs.transfer(key, next((node for node in wanted if node in heirs), heirs[0]))
 
     # -- preference --------------------------------------------------------------------------------------------------
 

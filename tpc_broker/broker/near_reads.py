@@ -23,7 +23,7 @@ from tpc_broker.model import BrokerId, LeaderEpoch, NodeId, TopicPartition
 if TYPE_CHECKING:
     from tpc_broker.broker.partition import Partition
     from tpc_broker.broker.replicated import CoreWithPartitions
-    from tpc_broker.broker.replication_port import Replication
+    from tpc_broker.broker.replication_port import Followers, LaterStarts, Leaderships
 
 LAST_RACK_BIT: Final = 63
 TELL_S: Final = 1.0
@@ -33,9 +33,13 @@ TELL_S: Final = 1.0
 class NearReads:
     """Of one core of a node of a cluster."""
 
-    def __init__(self, core: CoreWithPartitions, replication: Replication) -> None:
+    def __init__(
+        self, core: CoreWithPartitions, leaderships: Leaderships, followers: Followers, later_starts: LaterStarts
+    ) -> None:
         self._core = core
-        self._replication = replication
+        self._leaderships = leaderships
+        self._followers = followers
+        self._later_starts = later_starts
         self._racks: dict[str, int] = {}
         """The place of each rack that a replica was seen in."""
         self._starts: dict[TopicPartition, dict[NodeId, int]] = {}
@@ -43,8 +47,8 @@ class NearReads:
         self._told: dict[TopicPartition, tuple[int, int]] = {}
         """As a follower: in which term the leader was told what start."""
         self._nodes_looked_at: object = None
-        replication.on_moved(self.look)
-        replication.on_lacking(self._lacking)
+        leaderships.on_moved(self.look)
+        later_starts.on_lacking(self._lacking)
 
     # -- a leader's --------------------------------------------------------------------------------------------------
 
@@ -57,7 +61,7 @@ class NearReads:
         partition = self._core.partitions.get(key)
         if partition is None or not self._is_selecting:
             return
-        racks = 0 if partition.led_epoch is None else self._bits(self._replication.in_sync(key))
+        racks = 0 if partition.led_epoch is None else self._bits(self._followers.in_sync(key))
         if racks != partition.near_racks:
             partition.near_racks = racks
             self._core.plane.set_near_racks(partition.handle, racks)
@@ -104,7 +108,7 @@ class NearReads:
         topic, starts = view.image.topic_by_id(key.topic_id), self._starts.get(key, {})
         if topic is None:
             return None
-        held, in_sync = self._replication.held(key), self._replication.in_sync(key)
+        held, in_sync = self._followers.held(key), self._followers.in_sync(key)
         found = [
             (held[place.node], -endpoint.broker_id)
             for place in topic.places(key.partition)
@@ -126,7 +130,7 @@ class NearReads:
         partition = self._core.partitions.get(key)
         if partition is None or not partition.is_replicated:
             return
-        followed, told = self._replication.followed(key), self._core.view.told(key)
+        followed, told = self._leaderships.followed(key), self._core.view.told(key)
         epoch = None
         if followed is not None and told.place is not None and (told.place.node, told.epoch) == followed:
             epoch = LeaderEpoch(followed[1]) if self._core.view.node in told.in_sync else None
@@ -143,7 +147,7 @@ class NearReads:
         if offset >= starts or self._told.get(partition.key) == (term, starts):
             return
         with trio.move_on_after(TELL_S), suppress(MailboxError):
-            await self._replication.tell_start(partition.key, starts)
+            await self._later_starts.tell_start(partition.key, starts)
             if self._core.partitions.get(partition.key) is partition:
                 self._told[partition.key] = term, starts
 

@@ -234,7 +234,7 @@ class Partitions:
         for index in indexes:
             key = TopicPartition(topic.topic_id, PartitionIndex(index))
             partition = self._open.get(key)
-            term = None if partition is None else replicated.replication.term_of(key)
+            term = None if partition is None else replicated.replication.leaderships.term_of(key)
             if partition is not None and term is not None and replicated.is_left_out(topic, key, term):
                 log.info("%s-%d has no replica here any more; removing its files", topic.name, index)
                 self._close(partition)
@@ -264,7 +264,7 @@ class Partitions:
                 key = TopicPartition(topic.topic_id, index)
                 partition = self._open.get(key)
                 is_open = partition is not None and partition.is_replicated
-                term = replicated.replication.term_of(key) if is_open else terms.get(key)
+                term = replicated.replication.leaderships.term_of(key) if is_open else terms.get(key)
                 since = None if term is None else replicated.left_out_in(topic, key)
                 if term is not None and since is not None and term > since:
                     found.append((key, term))
@@ -306,16 +306,16 @@ class Partitions:
         partition, closing = self._open[key], partial(self._close, self._open[key])
         replication = self._replication(partition)
         if replication is not None:
-            self._going[key] = LeaderEpoch(replication.term_of(key) or 0), trio.Event()
+            self._going[key] = LeaderEpoch(replication.leaderships.term_of(key) or 0), trio.Event()
             self.look_at_moves()
             try:
-                leave = partial(replication.leave, key)
+                leave = partial(replication.leaving.leave, key)
                 return await self._storage.release(partition.handle, target, move_id, closing, leave)
             except JournalStoppedError:
                 raise
             except PartitionOfflineError:
                 self._has_gone(key)
-                replication.stay(key)
+                replication.leaving.stay(key)
                 raise
         self._core.coordinators.end(key)
         self._going[key] = partition.leader_epoch, trio.Event()
@@ -336,7 +336,7 @@ class Partitions:
         partition = self._open.get(key)
         replication = None if partition is None else self._replication(partition)
         if replication is not None:
-            await replication.step_aside(key)
+            await replication.leaving.step_aside(key)
 
     @property
     def is_any_moving(self) -> bool:

@@ -27,7 +27,7 @@ from tpc_broker.rounds import next_round
 if TYPE_CHECKING:
     from tpc_broker.broker.core_ground import CoreGround
     from tpc_broker.broker.payloads import Answer, Payload, Row
-    from tpc_broker.broker.replication_port import Replication
+    from tpc_broker.broker.replication_port import Leaderships, Voters
     from tpc_broker.metadata.image import ClusterImage, TopicImage
     from tpc_broker.metadata.records import MetadataRecord, MoveBegun, ReplicasMoving
     from tpc_broker.model import CoreId
@@ -53,9 +53,10 @@ Progress = tuple[int, int, int]
 class ReplicaMoves:
     """Of one core of a node of a cluster."""
 
-    def __init__(self, core: CoreGround, replication: Replication) -> None:
+    def __init__(self, core: CoreGround, leaderships: Leaderships, voters: Voters) -> None:
         self._core = core
-        self._replication = replication
+        self._leaderships = leaderships
+        self._voters = voters
         self._progress: dict[TopicPartition, tuple[float, Progress]] = {}
         self._settled: list[Row] = []
         """Told, and to be written with what comes meanwhile."""
@@ -69,7 +70,7 @@ class ReplicaMoves:
         while True:
             await next_round(LOOK_S)
             moves = {_key(move): move for _topic, move in all_moves(self._core.view.image)}
-            self._replication.allow_moves(self._allowed() if moves else frozenset())
+            self._voters.allow_moves(self._allowed() if moves else frozenset())
             await self._confirm_changes()
             if moves:
                 await self._tell_settled(moves)
@@ -85,7 +86,7 @@ class ReplicaMoves:
 
     async def _confirm_changes(self) -> None:
         """Leaders here begin no change of voters by metadata that may be older than their election."""
-        terms = self._replication.changes_to_confirm()
+        terms = self._voters.changes_to_confirm()
         if not terms:
             return
         try:
@@ -93,7 +94,7 @@ class ReplicaMoves:
         except MailboxError as error:
             log.debug("whether the metadata here are the newest is not known: %s", error)
             return
-        self._replication.confirm_changes(terms, int(answer["newest"]))
+        self._voters.confirm_changes(terms, int(answer["newest"]))
 
     async def _serve_newest(self, _caller: CoreId, _payload: Payload, _blobs: list[bytes]) -> Answer:
         return {"newest": await self._core.metadata.change(lambda image: ([], int(image.version)))}, []
@@ -103,7 +104,7 @@ class ReplicaMoves:
     async def _tell_settled(self, moves: dict[TopicPartition, ReplicasMoving]) -> None:
         rows = []
         for key, move in moves.items():
-            term = self._replication.settled_term(key)
+            term = self._voters.settled_term(key)
             if term is not None and await self._is_confirmed(key, move, term):
                 rows.append([key.topic_id.hex, int(key.partition), move.move_id, term])
         if not rows:
@@ -116,11 +117,11 @@ class ReplicaMoves:
     async def _is_confirmed(self, key: TopicPartition, move: ReplicasMoving, term: int) -> bool:
         """That the group has gone no further, under another leader, and that the metadata here want nothing else."""
         with trio.move_on_after(CONFIRM_S):
-            if not await self._replication.confirm(key):
+            if not await self._leaderships.confirm(key):
                 return False
             topic = self._core.view.image.topic_by_id(key.topic_id)
             wanted = None if topic is None else topic.moves.get(key.partition)
-            return wanted == move and self._replication.settled_term(key) == term
+            return wanted == move and self._voters.settled_term(key) == term
         return False
 
     async def _serve_settled(self, _caller: CoreId, payload: Payload, _blobs: list[bytes]) -> Answer:
@@ -152,7 +153,7 @@ class ReplicaMoves:
         rows = [
             [key.topic_id.hex, int(key.partition), *progress]
             for key in moves
-            if (progress := self._replication.progress(key)) is not None
+            if (progress := self._voters.progress(key)) is not None
         ]
         if rows:
             await self._core.mailboxes.notify(METADATA_CORE, "moves.progress", {"moves": rows})

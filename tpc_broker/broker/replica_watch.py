@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from collections.abc import Collection, Iterator, Sequence
 
     from tpc_broker.broker.replicated import CoreWithPartitions
-    from tpc_broker.broker.replication_port import Replication
+    from tpc_broker.broker.replication_port import Leaderships
     from tpc_broker.metadata.image import ClusterImage, TopicImage
     from tpc_broker.model import NodeId
 
@@ -54,9 +54,9 @@ class ReplicaFindings(NamedTuple):
 class ReplicaWatch:
     """Of one core."""
 
-    def __init__(self, core: CoreWithPartitions, replication: Replication) -> None:
+    def __init__(self, core: CoreWithPartitions, leaderships: Leaderships) -> None:
         self._core = core
-        self._replication = replication
+        self._leaderships = leaderships
         self._here = Replica(core.view.node, core.core_id)
         self._pending: set[TopicPartition] | None = None
         """Replicas that this core has not returned with; None: it has not looked yet."""
@@ -92,7 +92,7 @@ class ReplicaWatch:
         is_same = before is not None and before[0] is image and before[1:] == self._looked_at[1:]
         self._since_s, self._lost = {}, set()
         never_led = (key for key in self._pending if view.leader_epoch(key) is None)
-        for key in chain(self._replication.leaderless(), never_led):
+        for key in chain(self._leaderships.leaderless(), never_led):
             since_s = before_s.get(key)
             is_known = is_same and since_s is not None
             if not is_known and not self._is_replica(image, key):
@@ -147,7 +147,7 @@ class ReplicaWatch:
             return False
         if told.place.node == self._here.node:
             return told.place == self._here
-        return self._here.node in told.in_sync and self._replication.hears_leader(key, told.epoch)
+        return self._here.node in told.in_sync and self._leaderships.hears_leader(key, told.epoch)
 
     # -- words ---------------------------------------------------------------------------------------------------------
 

@@ -88,10 +88,10 @@ class ReplicatedPartitions:
         self._lacking: set[TopicPartition] = set()
         """Of what is led here: those of which it was told last that not all replicas are in sync."""
         self._tell = trio.Event()
-        self.near = NearReads(core, replication)
+        self.near = NearReads(core, replication.leaderships, replication.followers, replication.later_starts)
         self.holds = Holds(int(HELD_S * 1e9))
         core.view.on_leader = self._leader_told
-        replication.on_roles(self._led, self._lost)
+        replication.leaderships.on_roles(self._led, self._lost)
         replication.on_filled(self._install, lambda: int(core.settings.replica_move_bytes_per_second))
 
     def begin(self) -> None:
@@ -132,7 +132,7 @@ class ReplicatedPartitions:
 
     async def hand_over(self) -> None:
         """Before a drain."""
-        await self.replication.hand_over()
+        await self.replication.hand_overs.hand_over()
         self._tell_now()
         await self._core.metadata.wait_told()
 
@@ -184,7 +184,7 @@ class ReplicatedPartitions:
     def _announce(self, key: TopicPartition, epoch: LeaderEpoch, place: Replica) -> None:
         told = self._told.get(key)
         serial = told.serial + 1 if told is not None and told.epoch == epoch else 0
-        in_sync: tuple[NodeId, ...] = () if place == NOBODY else self.replication.in_sync(key)
+        in_sync: tuple[NodeId, ...] = () if place == NOBODY else self.replication.followers.in_sync(key)
         self._told[key] = self._to_tell[key] = leader = Leader(epoch, serial, place, in_sync)
         self._note_lacking(key, leader)
         self._core.view.note_leaders([(key, leader)])
@@ -200,7 +200,7 @@ class ReplicatedPartitions:
 
     def _leader_told(self, key: TopicPartition) -> None:
         self.near.look(key)
-        self.replication.leader_told(key)
+        self.replication.leaderships.leader_told(key)
 
     async def run(self) -> None:
         """Tell the others, many at once, as soon as there is something; and look who is in sync."""
@@ -232,11 +232,11 @@ class ReplicatedPartitions:
 
     def _tell_changes_of_sync(self) -> None:
         here = Replica(self._core.view.node, self._core.core_id)
-        for key in self.replication.perhaps_in_sync():
+        for key in self.replication.followers.perhaps_in_sync():
             leader = self._told.get(key)
             if leader is None or leader.place != here:
                 continue
-            if self.replication.in_sync(key) != leader.in_sync:
+            if self.replication.followers.in_sync(key) != leader.in_sync:
                 self._announce(key, leader.epoch, here)
 
     # -- what requests wait for --------------------------------------------------------------------------------------
@@ -248,11 +248,11 @@ class ReplicatedPartitions:
         with trio.move_on_after(seconds):
             for partition in partitions:
                 while self.is_between_leaders(partition, to_write=to_write):
-                    await self.replication.wait_moved(partition.key)
+                    await self.replication.leaderships.wait_moved(partition.key)
 
     def cut_off(self) -> None:
         """Nobody is waited for any more."""
-        self.replication.all_moved()
+        self.replication.leaderships.all_moved()
 
     def is_between_leaders(self, partition: Partition, *, to_write: bool = False) -> bool:
         """Whether nobody is known to lead it, or who leads it here is handing it over. Who has been elected here takes
@@ -262,12 +262,13 @@ class ReplicatedPartitions:
         if not partition.is_open:
             return False
         if partition.takes_records if to_write else partition.is_led:
-            return self.replication.is_handing_over(partition.key)
+            return self.replication.hand_overs.is_handing_over(partition.key)
         if self._core.view.is_cut_off:
             return False
         told = self._core.view.told(partition.key)
         is_elsewhere = told.place is not None and told.place.node not in (NOBODY.node, self._core.view.node)
-        return not self.replication.hears_leader(partition.key, told.epoch if is_elsewhere else NO_LEADER_EPOCH)
+        told_epoch = told.epoch if is_elsewhere else NO_LEADER_EPOCH
+        return not self.replication.leaderships.hears_leader(partition.key, told_epoch)
 
 
 def _told(key: TopicPartition, node: NodeId, life: int, term: int) -> dict[str, object]:

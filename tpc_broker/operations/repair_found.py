@@ -14,8 +14,8 @@ from tpc_broker.log.files import partition_folder_name
 from tpc_broker.log.recovery import plan_recovery
 from tpc_broker.model import METADATA_TOPIC, CoreId, NodeId, Offset
 from tpc_broker.node.membership.identity import START_EMPTY, IdentityFile
+from tpc_broker.node.replicas.core_replicas import group_of
 from tpc_broker.node.replicas.replica_lives import ReplicaLives
-from tpc_broker.node.replicas.replication import group_of
 from tpc_broker.operations.repair_damaged import named_by_scrub, reason_of
 from tpc_broker.options import StartError
 from tpc_broker.raft.items import Marker, Voter, simple

@@ -275,8 +275,8 @@ def _owners_in_cluster(data: Path, cores: int) -> Callable[[TopicPartition, Core
 async def _giving(data: Path, given: list[Given]) -> None:
     """Before replicas are on other cores' disks: what else is kept of each replica by its core."""
     if given and is_in_cluster(data):  # a node alone needs none of it
+        from tpc_broker.node.replicas.core_replicas import group_of  # noqa: PLC0415
         from tpc_broker.node.replicas.replica_lives import hand_lives_over  # noqa: PLC0415
-        from tpc_broker.node.replicas.replication import group_of  # noqa: PLC0415
 
         await trio.to_thread.run_sync(hand_lives_over, data, given, group_of)
 

@@ -384,7 +384,7 @@ class CoreProcessMain:
     def _all_log_limiters(self, core: Core, mailboxes: Mailboxes) -> list[LogLimiter]:
         found = [core.log_limiter, mailboxes.log_limiter]
         found += [] if self._cluster is None else [self._cluster.links.log_limiter]
-        return found + ([] if self._replication is None else [self._replication.links.log_limiter])
+        return found + ([] if self._replication is None else [self._replication.replicas.links.log_limiter])
 
     def _replication_of(self, assembly: CoreAssembly, nursery: trio.Nursery) -> CoreReplication | None:
         """Every core's of a node among others."""

@@ -279,7 +279,7 @@ async def _gaps(hold: _Hold, parts: list[_Part]) -> dict[_Part, ErrorCode]:
 
     async def ask(part: _Part) -> None:
         partition = core.partitions.find(*part)
-        if isinstance(partition, Partition) and await replicated.replication.confirm(partition.key):
+        if isinstance(partition, Partition) and await replicated.replication.leaderships.confirm(partition.key):
             found[part] = ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
 
     hold.has_waited = True

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from tpc_broker.metadata.image import ClusterImage
     from tpc_broker.model import TopicPartition
     from tpc_broker.node.replicas.core_replicas import CoreReplicas
+    from tpc_broker.node.replicas.leaderships import ReplicaLeaderships
     from tpc_broker.raft.items import Address
 
 log = logging.getLogger(__name__)
@@ -51,19 +52,20 @@ class CaughtUp(NamedTuple):
 class CatchingUp:
     """Of one core; touched by its thread only."""
 
-    def __init__(self, replication: CoreReplicas) -> None:
-        self._replication = replication
+    def __init__(self, replicas: CoreReplicas, leaderships: ReplicaLeaderships) -> None:
+        self._replicas = replicas
+        self._leaderships = leaderships
 
     @property
     def image(self) -> ClusterImage:
         """As this core has it now."""
-        return self._replication.image
+        return self._replicas.image
 
     async def run(self, *, first: bool, patience_s: float) -> list[CaughtUp]:
         """All replicas of topics whose records tell of other topics' (`first`), or all others: when they have caught
         up, or when that takes too long.
         """
-        left = {key for key in self._replication.replicas_here() if self._names_others(key) == first}
+        left = {key for key in self._replicas.replicas_here() if self._names_others(key) == first}
         targets: dict[TopicPartition, int] = {}
         deadline_s = trio.current_time() + patience_s
         found = set(left)
@@ -71,12 +73,12 @@ class CatchingUp:
             with trio.move_on_at(deadline_s):
                 await self._ask(left - targets.keys(), targets)
             left = {key for key in left if key not in targets or self._committed(key) < targets[key]}
-            left &= set(self._replication.replicas_here())
+            left &= set(self._replicas.replicas_here())
             if left:
                 await trio.sleep(LOOK_S)
         rows = []
-        for key in found & set(self._replication.replicas_here()):
-            machine, committed = self._replication.look_at(key), self._committed(key)
+        for key in found & set(self._replicas.replicas_here()):
+            machine, committed = self._replicas.look_at(key), self._committed(key)
             is_sure = key in targets and committed >= targets[key]  # it may have begun anew meanwhile
             label = f"{self._topic_name(key)}-{key.partition}"
             rows.append(CaughtUp(key, label, committed, is_sure, machine is None or machine.is_voter))
@@ -86,11 +88,11 @@ class CatchingUp:
         return self._topic_name(key) in RAISED_TOPICS
 
     def _topic_name(self, key: TopicPartition) -> str:
-        topic = self._replication.image.topic_by_id(key.topic_id)
+        topic = self._replicas.image.topic_by_id(key.topic_id)
         return "" if topic is None else topic.name
 
     def _committed(self, key: TopicPartition) -> int:
-        bounds = self._replication.bounds_of(key)
+        bounds = self._replicas.bounds_of(key)
         return -1 if bounds is None else bounds.high_watermark
 
     async def _ask(self, keys: Iterable[TopicPartition], targets: dict[TopicPartition, int]) -> None:
@@ -98,7 +100,7 @@ class CatchingUp:
         # None: this core leads it
         by_leader: dict[Address | None, list[TopicPartition]] = {}
         for key in keys:
-            machine = self._replication.look_at(key)
+            machine = self._replicas.look_at(key)
             if machine is not None and machine.is_leader:
                 by_leader.setdefault(None, []).append(key)
             elif machine is not None and machine.leader is not None:
@@ -111,12 +113,12 @@ class CatchingUp:
     async def _ask_one(
         self, address: Address | None, keys: list[TopicPartition], targets: dict[TopicPartition, int]
     ) -> None:
-        groups = {self._replication.group_name(key): key for key in keys}
+        groups = {self._replicas.group_name(key): key for key in keys}
         try:
             if address is None:
                 told = await self._confirmed(list(groups))
             else:
-                told = (await self._replication.links.ask(address, COMMITTED, {"groups": list(groups)}))["committed"]
+                told = (await self._replicas.links.ask(address, COMMITTED, {"groups": list(groups)}))["committed"]
         except MailboxError as error:
             log.debug("%s was not asked what is committed: %s", address, error)
             return
@@ -133,12 +135,12 @@ class CatchingUp:
         told: dict[str, int] = {}
 
         async def confirm(group: str) -> None:
-            key = self._replication.key_of(group)
-            machine = None if key is None else self._replication.look_at(key)
+            key = self._replicas.key_of(group)
+            machine = None if key is None else self._replicas.look_at(key)
             if key is None or machine is None or not (machine.is_leader and machine.is_ready):
                 return
             offset = self._committed(key)
-            if await self._replication.confirm(key):
+            if await self._leaderships.confirm(key):
                 told[group] = offset
 
         with trio.move_on_after(CONFIRM_S):

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import errno
 import logging
-from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import trio
 
@@ -33,7 +33,6 @@ from tpc_broker.log.files import (
 )
 from tpc_broker.log.seals import SealError
 from tpc_broker.native_bytes import find_batches_end
-from tpc_broker.node.replicas.core_replicas import CoreReplicas
 from tpc_broker.raft.items import Address, Voter
 from tpc_broker.rounds import next_round
 from tpc_broker.storage.batch_ranges import missing
@@ -46,6 +45,8 @@ if TYPE_CHECKING:
     from tpc_broker.cluster.link_codec import Hello
     from tpc_broker.log.files import EpochStart
     from tpc_broker.model import NodeId, TopicPartition
+    from tpc_broker.node.replicas.core_replicas import CoreReplicas
+    from tpc_broker.node.replicas.hand_overs import ReplicaHandOvers
     from tpc_broker.raft.group import Group
     from tpc_broker.storage.partition_storage import PartitionStorage
     from tpc_broker.storage.ports import Clock
@@ -62,23 +63,6 @@ LOST_ERRNOS: Final = frozenset({
 Past the page cache a bad sector is ENODATA, one whose checksum does not fit EILSEQ, and a disk that fails EREMOTEIO
 (Linux, `block/blk-core.c`).
 """
-
-
-class _Replicas(CoreReplicas, Protocol):
-    """And their files."""
-
-    @property
-    def incarnation(self) -> int:
-        """Of the node's data directory."""
-        ...
-
-    def open_files(self) -> list[tuple[TopicPartition, PartitionStorage]]:
-        """Of the replicas that take part."""
-        ...
-
-    def files_of(self, key: TopicPartition) -> PartitionStorage | None:
-        """None: it takes no part."""
-        ...
 
 
 class _Renewed(NamedTuple):
@@ -101,10 +85,10 @@ class _Finding(NamedTuple):
 class DamagedReplicas:
     """Of one core; touched by its thread only."""
 
-    def __init__(self, replication: _Replicas, data: Path, core: int, clock: Clock) -> None:
-        self._core = core
+    def __init__(self, replicas: CoreReplicas, hand_overs: ReplicaHandOvers, data: Path, clock: Clock) -> None:
         self._clock = clock
-        self._replication = replication
+        self._replicas = replicas
+        self._hand_overs = hand_overs
         self._data = data
         self.renew: Callable[[TopicPartition, NodeId, int, int], Awaitable[None]]
         """Have the controller begin another life of a node's replica: of a partition, on a node, in place of that life,
@@ -141,7 +125,8 @@ class DamagedReplicas:
     async def _note_rebuilt(self, label: str) -> None:
         """So that nobody is alarmed any more by what a scrub has found in it."""
         try:
-            await trio.to_thread.run_sync(note_rebuilt, self._data, self._core, label, self._clock.wall_ms())
+            core_id, now_ms = self._replicas.core_id, self._clock.wall_ms()
+            await trio.to_thread.run_sync(note_rebuilt, self._data, core_id, label, now_ms)
         except OSError as error:
             log.info("what a scrub has found in %s is told until the next scrub: %s", label, error)
 
@@ -164,7 +149,7 @@ class DamagedReplicas:
         report = await trio.to_thread.run_sync(read_report, self._data)  # none: a descriptor may have been lacking
         self._seen, self._found, self._unsure = None if report is None else seen, {}, {}
         damaged = () if report is None else tuple(report.damaged)
-        by_label = {files.folder.path.name: (key, files) for key, files in self._replication.open_files()}
+        by_label = {files.folder.path.name: (key, files) for key, files in self._replicas.open_files()}
         self._not_here = frozenset({damage.partition for damage in damaged} - by_label.keys())
         for damage in damaged:
             key, files = by_label.get(damage.partition, (None, None))
@@ -177,7 +162,7 @@ class DamagedReplicas:
             except OSError as error:
                 self._unsure[key] = f"{damage.file} cannot be looked at, whether it is damaged: {error.strerror}"
                 continue
-            if is_so is None or self._replication.files_of(key) is not files:
+            if is_so is None or self._replicas.files_of(key) is not files:
                 self._seen = None
             elif is_so:
                 self._found[key] = _Finding(files, str(damage))
@@ -221,43 +206,43 @@ class DamagedReplicas:
         damaged = [*reasons, *(key for key in self._found if key not in reasons)]
         for key in damaged:
             found = self._found.get(key)
-            if found is not None and self._replication.files_of(key) is found.files:
+            if found is not None and self._replicas.files_of(key) is found.files:
                 reasons[key] = found.reason
             if key in reasons:
                 await self._give_up(key, reasons[key])
         return damaged
 
     async def _give_up(self, key: TopicPartition, reason: str) -> None:
-        topic = self._replication.image.topic_by_id(key.topic_id)
+        topic = self._replicas.image.topic_by_id(key.topic_id)
         if topic is None or not topic.is_replicated(key.partition):
             return
-        machine, node = self._replication.look_at(key), self._replication.node
+        machine, node = self._replicas.look_at(key), self._replicas.node
         label = f"{topic.name}-{key.partition}"
         if machine is not None and machine.votes_alone:
             return  # nobody has what it would begin anew from: that is the operator's to accept (`tpc-broker repair`)
         if machine is not None and machine.is_leader:
             self._tell(key, f"{label} is damaged here ({reason}); another node is to lead it")
-            self._replication.transfer_to_best(key)
+            self._hand_overs.transfer_to_best(key)
             return
         life = topic.life_of(key.partition, node)
-        payload = {"group": self._replication.group_name(key), "life": life}
+        payload = {"group": self._replicas.group_name(key), "life": life}
         others = [Address(*place) for place in topic.replicas[key.partition] if place.node != node]
-        self._replication.want_links(others)
+        self._replicas.want_links(others)
         for address in others:
             try:
-                answer = await self._replication.links.ask(address, DAMAGED, payload)
+                answer = await self._replicas.links.ask(address, DAMAGED, payload)
             except MailboxError as error:
                 self._tell(key, f"{label} is damaged here ({reason}), and is not begun anew yet: {error}")
                 continue
             if answer.get("renewed"):
                 log.warning("%s is damaged here (%s); it begins anew, from node %d", label, reason, address.node)
                 self._found.pop(key, None)
-                self._coming[key] = _Renewed(label, life + self._replication.incarnation)
+                self._coming[key] = _Renewed(label, life + self._replicas.incarnation)
                 return
 
     def _votes_again(self, key: TopicPartition, before: _Renewed) -> bool:
         """Its group has committed a configuration in which it votes, and its former self does not."""
-        machine = self._replication.look_at(key)
+        machine = self._replicas.look_at(key)
         if machine is None or machine.me.incarnation == before.incarnation or machine.config is None:
             return False
         is_committed = bool(machine.log.markers) and machine.log.markers[-1].position <= machine.commit
@@ -272,11 +257,11 @@ class DamagedReplicas:
         """A node says that its replica is damaged: "renewed" by the leader; nothing by others. CallFailedError: the
         replica is needed as it is.
         """
-        key, life = self._replication.key_of(str(payload["group"])), int(payload["life"])
-        machine = None if key is None else self._replication.look_at(key)
+        key, life = self._replicas.key_of(str(payload["group"])), int(payload["life"])
+        machine = None if key is None else self._replicas.look_at(key)
         if key is None or machine is None or not (machine.is_leader and machine.is_ready):
             return {}, ()
-        known = self._replication.image.nodes.get(hello.node)
+        known = self._replicas.image.nodes.get(hello.node)
         if known is None:
             return {}, ()
         needed = self._why_needed(machine, Voter(hello.node, known.incarnation + life))

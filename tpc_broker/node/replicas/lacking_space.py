@@ -18,14 +18,13 @@ from __future__ import annotations
 
 import logging
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final, Protocol
+from typing import TYPE_CHECKING, Any, Final
 
 import trio
 
 from tpc_broker import limits
 from tpc_broker.errors import CallFailedError, MailboxError
 from tpc_broker.model import CoreId, NodeId
-from tpc_broker.node.replicas.core_replicas import CoreReplicas
 from tpc_broker.raft.items import Address
 from tpc_broker.raft.settings import Settings
 from tpc_broker.rounds import next_round
@@ -35,6 +34,8 @@ if TYPE_CHECKING:
 
     from tpc_broker.cluster.link_codec import Hello
     from tpc_broker.model import TopicPartition
+    from tpc_broker.node.replicas.core_replicas import CoreReplicas
+    from tpc_broker.node.replicas.hand_overs import ReplicaHandOvers
     from tpc_broker.node.replicas.replica_driver import ReplicaDriver
     from tpc_broker.raft.group import Group
     from tpc_broker.storage.segment_space import Lack
@@ -51,22 +52,6 @@ BELIEVED_S: Final = 3 * TELL_EVERY_S
 
 assert 2 * Settings().election_timeout_ms <= limits.SPACELESS_TRANSFER_MS, "a hand-over is tried more than once"
 assert TELL_TIMEOUT_S < TELL_EVERY_S, "what is told is told in time"
-
-
-class _Replicas(CoreReplicas, Protocol):
-    """And what becomes of those that lack space."""
-
-    def lacking(self) -> dict[TopicPartition, Lack]:
-        """Replicas without segment space."""
-        ...
-
-    def others(self) -> list[Address]:
-        """Cores that have replicas of what is here."""
-        ...
-
-    def transfer(self, key: TopicPartition, node: NodeId) -> bool:
-        """Begin to hand a leadership over to a voter's node; False: it is not led here, or that is no voter."""
-        ...
 
 
 @dataclass(slots=True)
@@ -95,9 +80,10 @@ class _GivenUp:
 class LackingSpace:
     """Of one core; touched by its thread only."""
 
-    def __init__(self, replication: _Replicas) -> None:
-        self._replication = replication
+    def __init__(self, replicas: CoreReplicas) -> None:
+        self._replicas = replicas
         self._driver: ReplicaDriver
+        self._hand_overs: ReplicaHandOvers
         self.is_short = False
         """Of space on its file system: the core's replicas lead nothing that others can lead."""
         self._since_s: float | None = None
@@ -108,9 +94,9 @@ class LackingSpace:
         self._told: set[Address] = set()
         """Those that have heard it of this one."""
 
-    def begin(self, driver: ReplicaDriver) -> None:
+    def begin(self, driver: ReplicaDriver, hand_overs: ReplicaHandOvers) -> None:
         """There is one."""
-        self._driver = driver
+        self._driver, self._hand_overs = driver, hand_overs
 
     async def run(self) -> None:
         """Until cancelled."""
@@ -118,7 +104,7 @@ class LackingSpace:
             nursery.start_soon(self._tell_others)
             while True:
                 await next_round(LOOK_S)
-                self.look(self._replication.lacking())
+                self.look(self._replicas.lacking())
 
     def has_space(self, address: Address) -> bool:
         """As far as is known of another core."""
@@ -144,7 +130,7 @@ class LackingSpace:
         self._look_at_given(short, now_s)
         under_way = sum(given.began_s is not None for given in self._given.values())
         for key in short:
-            machine = self._replication.look_at(key)
+            machine = self._replicas.look_at(key)
             if machine is None or not machine.is_leader or ages_s[key] < limits.SPACELESS_MS_MAX / 1000:
                 continue
             given = self._given.setdefault(key, _GivenUp())
@@ -158,15 +144,15 @@ class LackingSpace:
             self._since_s, self._handed_over, self._resigned = None, 0, 0
 
     def _yield(self, short: set[TopicPartition]) -> None:
-        for key in self._replication.replicas_here():
-            machine = self._replication.machine_of(key)
+        for key in self._replicas.replicas_here():
+            machine = self._replicas.machine_of(key)
             if machine is not None:
                 machine.yields = self.is_short or key in short
 
     def _look_at_given(self, short: set[TopicPartition], now_s: float) -> None:
         """Who has handed over leads no more; who has had space for long enough begins anew."""
         for key, given in list(self._given.items()):
-            machine = self._replication.machine_of(key)
+            machine = self._replicas.machine_of(key)
             if given.began_s is not None:
                 if machine is None or not machine.is_leader:
                     self._handed_over += 1
@@ -187,14 +173,14 @@ class LackingSpace:
                 return
             given.began_s = now_s
         if now_s - given.began_s < limits.SPACELESS_TRANSFER_MS / 1000:
-            self._replication.transfer(key, heir)
+            self._hand_overs.transfer(key, heir)
         else:
             self._resigned += 1
             given.ended(now_s)
             self._resign(machine)
 
     def _resign(self, machine: Group) -> None:
-        now_ms = self._replication.now_ms()
+        now_ms = self._replicas.now_ms()
         self._driver.core.take_back(machine.group, now_ms)
         if machine.is_leader:
             machine.resign(now_ms)
@@ -212,7 +198,7 @@ class LackingSpace:
         ]  # fmt: skip
         if not config.has_quorum(able):
             return None
-        draining = self._replication.image.draining
+        draining = self._replicas.image.draining
         return min(able, key=lambda voter: (voter.node in draining, -match[voter], voter)).node
 
     # -- what other cores know -----------------------------------------------------------------------------------------
@@ -222,16 +208,16 @@ class LackingSpace:
             await next_round(TELL_EVERY_S if self.is_short else LOOK_S)
             if self.is_short or self._told:
                 async with trio.open_nursery() as nursery:
-                    for address in self._replication.others() if self.is_short else list(self._told):
+                    for address in self._replicas.others() if self.is_short else list(self._told):
                         nursery.start_soon(self._tell, address, self.is_short)
 
     async def _tell(self, address: Address, is_short: bool) -> None:  # noqa: FBT001 (a task's argument)
-        if not self._replication.links.is_up(address):
+        if not self._replicas.links.is_up(address):
             self._told.discard(address)  # and what it has heard is believed no longer soon
             return
         with trio.move_on_after(TELL_TIMEOUT_S):
             try:
-                await self._replication.links.tell(address, LACKING_SPACE, {"is_short": is_short})
+                await self._replicas.links.tell(address, LACKING_SPACE, {"is_short": is_short})
             except CallFailedError:  # an earlier release: it finds out by what is behind
                 return
             except MailboxError as error:

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from tpc_broker.engine.data_plane import RingDataPlane
     from tpc_broker.model import TopicPartition
     from tpc_broker.node.replicas.core_replicas import CoreReplicas
+    from tpc_broker.node.replicas.hand_overs import ReplicaHandOvers
     from tpc_broker.node.replicas.replica_driver import ReplicaDriver
 
 HAND_OVER_S: Final = 3.0
@@ -35,8 +36,9 @@ LOOK_S: Final = 0.005
 class LeavingReplicas:
     """Of one core; touched by its thread only."""
 
-    def __init__(self, replication: CoreReplicas, plane: RingDataPlane) -> None:
-        self._replication = replication
+    def __init__(self, replicas: CoreReplicas, hand_overs: ReplicaHandOvers, plane: RingDataPlane) -> None:
+        self._replicas = replicas
+        self._hand_overs = hand_overs
         self._plane = plane
         self._driver: ReplicaDriver
 
@@ -45,15 +47,15 @@ class LeavingReplicas:
         self._driver = driver
 
     async def step_aside(self, key: TopicPartition) -> None:
-        """`Replication.step_aside`."""
+        """`Leaving.step_aside`."""
         with trio.move_on_after(HAND_OVER_S):
-            while (machine := self._replication.look_at(key)) and machine.is_leader and not machine.votes_alone:
-                self._replication.transfer_to_best(key)
+            while (machine := self._replicas.look_at(key)) and machine.is_leader and not machine.votes_alone:
+                self._hand_overs.transfer_to_best(key)
                 await trio.sleep(LOOK_S)
 
     async def leave(self, key: TopicPartition) -> None:
-        """`Replication.leave`."""
-        group = self._replication.group_name(key)
+        """`Leaving.leave`."""
+        group = self._replicas.group_name(key)
         await self._commit_rest(key)
         self._driver.leave(group)
         with trio.move_on_after(LEAVE_S):
@@ -63,15 +65,15 @@ class LeavingReplicas:
         raise PartitionOfflineError(f"not all of the replica became durable in {LEAVE_S:g} s")
 
     def stay(self, key: TopicPartition) -> None:
-        """`Replication.stay`."""
-        self._driver.stay(self._replication.group_name(key))
+        """`Leaving.stay`."""
+        self._driver.stay(self._replicas.group_name(key))
         self._refuse(key, ErrorCode.NONE)
 
     async def _commit_rest(self, key: TopicPartition) -> None:
         """A leader without a successor: who waits for a commit is answered, unless there is no majority now."""
         with trio.move_on_after(COMMIT_S):
-            while (machine := self._replication.look_at(key)) and machine.is_leader:
-                bounds = self._replication.bounds_of(key)
+            while (machine := self._replicas.look_at(key)) and machine.is_leader:
+                bounds = self._replicas.bounds_of(key)
                 if bounds is None:
                     return
                 self._refuse(key, ErrorCode.NOT_LEADER_OR_FOLLOWER)
@@ -81,6 +83,6 @@ class LeavingReplicas:
 
     def _refuse(self, key: TopicPartition, error_code: ErrorCode) -> None:
         with suppress(PartitionOfflineError):
-            if self._replication.bounds_of(key) is not None:
-                handle = self._driver.handle_of(self._replication.group_name(key))
+            if self._replicas.bounds_of(key) is not None:
+                handle = self._driver.handle_of(self._replicas.group_name(key))
                 self._plane.refuse(handle, error_code, all_acks=True)

@@ -13,13 +13,12 @@ Nothing is removed by what anybody answers: only the metadata, of which the lead
 from __future__ import annotations
 
 import logging
-from typing import TYPE_CHECKING, Any, Final, Protocol
+from typing import TYPE_CHECKING, Any, Final
 
 import trio
 
 from tpc_broker.errors import MailboxError
 from tpc_broker.model import NodeId
-from tpc_broker.node.replicas.core_replicas import CoreReplicas
 from tpc_broker.raft.items import Address
 from tpc_broker.rounds import next_round
 
@@ -28,6 +27,9 @@ if TYPE_CHECKING:
 
     from tpc_broker.cluster.link_codec import Hello
     from tpc_broker.model import TopicPartition
+    from tpc_broker.node.replicas.core_replicas import CoreReplicas
+    from tpc_broker.node.replicas.leaderships import ReplicaLeaderships
+    from tpc_broker.node.replicas.voters import ReplicaVoters
 
 log = logging.getLogger(__name__)
 
@@ -36,23 +38,13 @@ LOOK_S: Final = 2.0
 CONFIRM_S: Final = 2.0
 
 
-class _Replicas(CoreReplicas, Protocol):
-    """And the terms of their leaders."""
-
-    def settled_term(self, key: TopicPartition) -> int | None:
-        """In which it is led here, its voters as the metadata want them and committed; None: it is not so."""
-        ...
-
-    def begin_next_term(self, key: TopicPartition) -> None:
-        """Of one that is led here: as it is, in a later term."""
-        ...
-
-
 class LeftOutReplicas:
     """Of one core; touched by its thread only."""
 
-    def __init__(self, replication: _Replicas) -> None:
-        self._replication = replication
+    def __init__(self, replicas: CoreReplicas, leaderships: ReplicaLeaderships, voters: ReplicaVoters) -> None:
+        self._replicas = replicas
+        self._leaderships = leaderships
+        self._voters = voters
         self.leave_out: Callable[[TopicPartition, NodeId, int, int], Awaitable[None]]
         """Have the metadata say that a partition's group goes on without a node, whose next life of it is this one, in
         the term of a leader that was confirmed.
@@ -70,16 +62,16 @@ class LeftOutReplicas:
                 await self._ask(key, term)
 
     async def _ask(self, key: TopicPartition, term: int) -> None:
-        topic, node = self._replication.image.topic_by_id(key.topic_id), self._replication.node
+        topic, node = self._replicas.image.topic_by_id(key.topic_id), self._replicas.node
         if topic is None:
             return
         life = topic.life_of(key.partition, node)
-        payload = {"group": self._replication.group_name(key), "life": life, "term": term}
+        payload = {"group": self._replicas.group_name(key), "life": life, "term": term}
         others = [Address(*place) for place in topic.replicas[key.partition] if place.node != node]
-        self._replication.want_links(others)
+        self._replicas.want_links(others)
         for address in others:
             try:
-                answer = await self._replication.links.ask(address, LEFT_OUT, payload)
+                answer = await self._replicas.links.ask(address, LEFT_OUT, payload)
             except MailboxError as error:
                 log.debug("%s-%d: node %d does not say who votes: %s", topic.name, key.partition, address.node, error)
                 continue
@@ -91,17 +83,17 @@ class LeftOutReplicas:
         """A node has a replica that has heard of a term: "left_out" by a leader that was confirmed in that one, or in a
         later one; nothing by others. MailboxError.
         """
-        key, life = self._replication.key_of(str(payload["group"])), int(payload["life"])
+        key, life = self._replicas.key_of(str(payload["group"])), int(payload["life"])
         if key is None:
             return {}, ()
         term = self._term_without(key, NodeId(hello.node), life)
         if term is None:
             return {}, ()
         if term < int(payload["term"]):
-            self._replication.begin_next_term(key)
+            self._voters.begin_next_term(key)
             return {}, ()
         with trio.move_on_after(CONFIRM_S):
-            if await self._replication.confirm(key) and self._term_without(key, NodeId(hello.node), life) == term:
+            if await self._leaderships.confirm(key) and self._term_without(key, NodeId(hello.node), life) == term:
                 await self.leave_out(key, NodeId(hello.node), life, term)
                 return {"left_out": True}, ()
         return {}, ()
@@ -110,9 +102,9 @@ class LeftOutReplicas:
         """In which a group is led here that has committed the voters that the metadata want, and does so without that
         node; None: it is not so.
         """
-        topic = self._replication.image.topic_by_id(key.topic_id)
+        topic = self._replicas.image.topic_by_id(key.topic_id)
         if topic is None or key.partition in topic.moves or topic.life_of(key.partition, node) != life:
             return None
         if any(place.node == node for place in topic.replicas[key.partition]):
             return None
-        return self._replication.settled_term(key)
+        return self._voters.settled_term(key)

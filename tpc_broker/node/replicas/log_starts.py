@@ -34,8 +34,8 @@ LOOKS_AT_ONCE: Final = 200
 class LogStarts:
     """Of one core; touched by its thread only."""
 
-    def __init__(self, replication: CoreReplicas) -> None:
-        self._replication = replication
+    def __init__(self, replicas: CoreReplicas) -> None:
+        self._replicas = replicas
         self._told: dict[str, dict[Voter, tuple[Address, int]]] = {}
         """Of groups, where the logs of others start at least, and the cores that have said so."""
         self._to_look: list[TopicPartition] = []
@@ -47,21 +47,21 @@ class LogStarts:
         self._to_look = self._to_look or list(led)
         keys, self._to_look = self._to_look[:LOOKS_AT_ONCE], self._to_look[LOOKS_AT_ONCE:]
         for key in keys:
-            group, machine = self._replication.group_name(key), self._replication.machine_of(key)
+            group, machine = self._replicas.group_name(key), self._replicas.machine_of(key)
             # it may have been removed since the round began in which it is looked at
-            bounds = self._replication.bounds_of(key)
+            bounds = self._replicas.bounds_of(key)
             if machine is None or bounds is None or not bounds.log_start_offset:
                 continue
             starts = bounds.log_start_offset
             for voter in machine.others():
                 address = machine.address_of(voter)
                 told = self._told.get(group, {}).get(voter)
-                if told != (address, starts) and self._replication.links.is_up(address):
+                if told != (address, starts) and self._replicas.links.is_up(address):
                     changed.setdefault(address, {})[group] = [machine.term, starts]
                     asked.setdefault((address, group), []).append(voter)
         for address, told_now in changed.items():
             try:
-                answer = await self._replication.links.ask(address, LOG_STARTS, told_now)
+                answer = await self._replicas.links.ask(address, LOG_STARTS, told_now)
             except MailboxError as error:
                 log.debug("log starts were not told to %s: %s", address, error)
                 continue
@@ -73,7 +73,7 @@ class LogStarts:
 
     def _note(self, group: str, voters: Iterable[Voter], told: tuple[Address, int]) -> None:
         """`voters`: who has said it. One of an earlier release does not say who it is, or where its logs start."""
-        if self._replication.key_of(group) is not None:  # not removed while it was asked
+        if self._replicas.key_of(group) is not None:  # not removed while it was asked
             self._told.setdefault(group, {}).update(dict.fromkeys(voters, told))
 
     def connected(self, address: Address) -> None:
@@ -92,20 +92,20 @@ class LogStarts:
         found: dict[str, int] = {}
         lives: dict[str, int] = {}
         for group, (term, starts) in payload.items():
-            key = self._replication.key_of(group)
+            key = self._replicas.key_of(group)
             if key is None:
                 continue
             await self._follow(key, hello.node, term, starts)
-            bounds, machine = self._replication.bounds_of(key), self._replication.machine_of(key)
+            bounds, machine = self._replicas.bounds_of(key), self._replicas.machine_of(key)
             if bounds is not None and machine is not None:
                 found[group], lives[group] = bounds.log_start_offset, machine.me.incarnation
         return {"starts": found, "lives": lives}, ()
 
     async def _follow(self, key: TopicPartition, node: int, term: int, starts: int) -> None:
-        machine, bounds = self._replication.machine_of(key), self._replication.bounds_of(key)
+        machine, bounds = self._replicas.machine_of(key), self._replicas.bounds_of(key)
         leader = None if machine is None else machine.leader
         if machine is None or leader is None or (leader.node, machine.term) != (node, term):
             return
         if bounds is not None and bounds.log_start_offset < min(starts, bounds.high_watermark):
             with suppress(PartitionOfflineError):  # deleted, or its journal fails
-                await self._replication.set_log_start(key, min(starts, bounds.high_watermark))
+                await self._replicas.set_log_start(key, min(starts, bounds.high_watermark))
