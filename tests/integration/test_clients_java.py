@@ -11,6 +11,7 @@ import pytest
 from tests.integration.matrix import owned_exactly_once
 from tests.support.kafka_peer import run_tool, start_tool
 from tests.support.waiting import PATIENCE_S, eventually
+from tpc_broker.feature_levels import SPOKEN
 
 pytestmark = [pytest.mark.kafka, pytest.mark.usefixtures("kafka_tools")]
 
@@ -120,7 +121,7 @@ def test_features_have_kafkas_names_beside_ours(broker):
     assert levels["share.version"][:3] == ["0"] * 3
     assert levels["group.version"][:3] == ["0", "1", "1"]
     assert levels["transaction.version"][:3] == ["0", "2", "2"]
-    assert levels["tpc.version"][:3] == ["2", "6", "6"]
+    assert levels["tpc.version"][:3] == ["2", str(SPOKEN.highest), str(SPOKEN.highest)]
 
 
 def test_a_broker_alone_is_a_quorum_of_itself(broker, topic):

@@ -40,7 +40,7 @@ _PAUSE_S = 0.02
 
 _MUTATING = {
     "CreateTopics", "DeleteTopics", "CreatePartitions", "AlterConfigs", "IncrementalAlterConfigs",
-    "AlterUserScramCredentials",
+    "AlterUserScramCredentials", "AlterClientQuotas",
 }  # fmt: skip
 _KAFKA_SETTLING_SECONDS = 0.1
 """Kafka answers these before its broker has applied the change; ours must have applied it, so it gets no such pause."""
@@ -57,8 +57,9 @@ _EPOCH_FIELDS = {"LeaderEpoch", "CommittedLeaderEpoch", "Epoch"}
 _TEXT_FIELDS = {"ErrorMessage", "BatchIndexErrorMessage", "Documentation"}
 _ITEM_KEYS = (
     "Name", "Topic", "TopicId", "GroupId", "ResourceName", "Key", "MemberId", "LogDir", "ApiKey", "NodeId",
-    "PartitionIndex", "Partition", "Index", "PartitionId", "BatchIndex", "Feature", "User",
+    "PartitionIndex", "Partition", "Index", "PartitionId", "BatchIndex", "Feature", "User", "Mechanism",
 )  # fmt: skip
+"""What names an item of a list. Kafka lists a user's mechanisms in an order that is another in each JVM."""
 
 
 def _tries() -> Iterator[None]:
@@ -263,8 +264,10 @@ class Dialogue:
 
 def _changed_something(answer: Any) -> bool:
     """Whether any topic or resource of the answer is without error."""
-    items = answer.get("Topics") or answer.get("Responses") or answer.get("Results") if isinstance(answer, dict) else ()
-    return any(one.get("ErrorCode") == 0 for one in items or ())
+    if not isinstance(answer, dict):
+        return False
+    items = next(filter(None, map(answer.get, ("Topics", "Responses", "Results", "Entries"))), ())
+    return any(one.get("ErrorCode") == 0 for one in items)
 
 
 class Line:

@@ -6,6 +6,8 @@ import re
 from dataclasses import dataclass
 from typing import Any
 
+from tpc_broker.feature_levels import SPOKEN
+
 
 @dataclass(frozen=True)
 class Intended:
@@ -66,7 +68,7 @@ INTENDED: list[Intended] = [
         "groups; and there is ours, the level of what nodes write.",
         api="ApiVersions",
         path=r"(SupportedFeatures|FinalizedFeatures)(\.length|\[.*\]\..*)",
-        ours=r"<missing>|0|2|4|5|8|30|tpc\.version",
+        ours=rf"<missing>|0|2|4|5|8|30|{SPOKEN.highest}|tpc\.version",
     ),
     Intended(
         "nothing-of-share-and-streams-groups",
