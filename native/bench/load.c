@@ -5,9 +5,9 @@
  *   load --buckets   reads numbers, prints the histogram bucket of each (for the tests)
  *
  * One thread, one io_uring: per connection a receive and at most one send under way; a send carries all requests that are
- * due. Closed loop (rate 0): each connection keeps `depth` requests under way. Open loop: request j of sender i is due
- * at start + (i + j * senders) / rate whatever the server does, and its latency counts from then; a request that is due
- * while `depth` are under way waits here, and its wait counts. Time is read once per turn, after the wait.
+ * due, or of large ones under TLS a chunk. Closed loop (rate 0): each connection keeps `depth` requests under way. Open loop:
+ * request j of sender i is due at start + (i + j * senders) / rate whatever the server does, and its latency counts from then; a
+ * request that is due while `depth` are under way waits here, and its wait counts. Time is read once per turn, after the wait.
  *
  * The generator shares the machine with what it measures, so it must not cost much. It sleeps TURN_NS at least when nothing
  * arrives: with a timer for each of 80,000 requests a second, a third of its CPU went into setting timers (each is an exit to
@@ -44,7 +44,7 @@
 #include "histogram.h"
 #include "load.h"
 
-enum { DEPTH_MAX = 4096, SENDS_MAX = 64, RECEIVE_BYTES = 1 << 16, SLOT_NS = 100000000, SLOTS_MAX = 1 << 16 };
+enum { DEPTH_MAX = 4096, RECEIVE_BYTES = 1 << 16, SLOT_NS = 100000000, SLOTS_MAX = 1 << 16 };
 enum { DRAIN_NS = 1000000000, TURN_NS = 50000 };
 enum { KIND_RECEIVE, KIND_SEND };
 enum { FETCH_WHOLE, FETCH_UNCHANGED, FETCH_TEMPLATES };
@@ -77,10 +77,12 @@ typedef struct {
     load_tls *tls; /* NULL: plain */
     uint8_t *encrypted;
     unsigned depth, under_way, answers_missing, next_blob, iov_count;
+    unsigned iov_done; /* TLS: encrypted ones of them */
+    struct iovec chunk;
     uint64_t sent;  /* requests of this connection */
     uint64_t head;  /* answered ones: times[head % depth] is the oldest under way */
     int64_t *times; /* intended send times */
-    bool sending, finished;
+    bool sending, sends_large, finished;
     uint8_t *received;
     size_t received_bytes, received_room, wanted_bytes;
     struct iovec iov[SENDS_MAX];
@@ -196,14 +198,26 @@ static void receive(connection *at) {
     sqe->user_data = (uint64_t)(at - connections) << 1 | KIND_RECEIVE;
 }
 
+/* What is due, chunk by chunk. Of large requests each leaves at once, as far as the socket takes it: while the next one is
+ * encrypted the server works. False: all of it has left. */
+static bool encrypt(connection *at) {
+    ssize_t sent;
+    do {
+        if (at->iov_done == at->iov_count) return false;
+        at->chunk = load_tls_encrypt(at->tls, at->iov, at->iov_count, &at->iov_done);
+        if (!at->sends_large) return true;
+        sent = send(at->fd, at->chunk.iov_base, at->chunk.iov_len, MSG_NOSIGNAL | MSG_DONTWAIT);
+        if (sent < 0 && errno != EAGAIN) fail("send", errno);
+    } while ((size_t)sent == at->chunk.iov_len);
+    if (sent > 0) at->chunk = (struct iovec){(uint8_t *)at->chunk.iov_base + sent, at->chunk.iov_len - (size_t)sent};
+    return true;
+}
+
 static void submit_send(connection *at) {
+    if (at->tls && !encrypt(at)) return;
     struct io_uring_sqe *sqe = entry();
-    if (at->tls) {
-        at->iov[0] = load_tls_encrypt(at->tls, at->iov, at->iov_count);
-        at->iov_count = 1;
-    }
-    at->message.msg_iov = at->iov;
-    at->message.msg_iovlen = at->iov_count;
+    at->message.msg_iov = at->tls ? &at->chunk : at->iov;
+    at->message.msg_iovlen = at->tls ? 1 : at->iov_count;
     io_uring_prep_sendmsg(sqe, at->fd, &at->message, MSG_NOSIGNAL | MSG_WAITALL);
     sqe->user_data = (uint64_t)(at - connections) << 1 | KIND_SEND;
     at->sending = true;
@@ -236,6 +250,7 @@ static void put_request(connection *at, int64_t intended) {
         blob *next = &blobs[at->plan.blob_first + at->next_blob];
         at->next_blob = (at->next_blob + 1) % at->plan.blobs_count;
         at->iov[at->iov_count++] = (struct iovec){next->bytes, next->size};
+        at->sends_large = next->size >= LOAD_TLS_CHUNK;
         sent_all++;
     }
     at->times[at->sent % at->depth] = intended;
@@ -271,7 +286,7 @@ static void finish_fetches(connection *at, int64_t now) {
 static void kick_fetch(connection *at, int64_t now) {
     finish_fetches(at, now);
     if (at->under_way || at->finished || (!is_paired(at) && now >= measure_to_ns)) return;
-    at->iov_count = 0;
+    at->iov_count = at->iov_done = 0;
     put_request(at, now);
     submit_send(at);
 }
@@ -283,7 +298,7 @@ static void kick(connection *at, int64_t now) {
         kick_fetch(at, now);
         return;
     }
-    at->iov_count = 0;
+    at->iov_count = at->iov_done = 0;
     while (at->under_way < at->depth && at->iov_count < SENDS_MAX && !has_stopped(at, now)) {
         int64_t intended = plan.rate > 0 ? intended_ns(at, at->sent) : now;
         if (intended > now) break;
@@ -406,10 +421,11 @@ static void on_received(connection *at, int result, int64_t now) {
 
 static void on_sent(connection *at, int result, int64_t now) {
     size_t whole = 0;
-    for (unsigned index = 0; index < at->iov_count; index++) whole += at->iov[index].iov_len;
+    for (size_t index = 0; index < at->message.msg_iovlen; index++) whole += at->message.msg_iov[index].iov_len;
     if (result < 0 || (size_t)result != whole) fail("send", result < 0 ? -result : EPIPE);
     at->sending = false;
-    kick(at, now);
+    if (at->tls) submit_send(at);
+    if (!at->sending) kick(at, now);
 }
 
 /* ---- the loop ---- */

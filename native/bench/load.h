@@ -27,11 +27,14 @@ typedef struct {
 /* Reads the answer at the start of `bytes`. */
 answer answer_read(enum protocol protocol, const uint8_t *bytes, size_t count);
 
+enum { SENDS_MAX = 64, LOAD_TLS_CHUNK = 1 << 17 };
+
 /* A connection under TLS (load_tls.c). The handshake waits; whatever goes wrong ends the program. */
 typedef struct load_tls load_tls;
 load_tls *load_tls_open(int fd);
-/* The bytes stay until the next call. */
-struct iovec load_tls_encrypt(load_tls *it, const struct iovec *parts, unsigned count);
+/* The next LOAD_TLS_CHUNK bytes of the parts, at most: those in front of `*done` have left whole, and it moves on. There are up
+ * to SENDS_MAX parts, and a part's records are its own. The bytes stay until the next call. */
+struct iovec load_tls_encrypt(load_tls *it, const struct iovec *parts, unsigned count, unsigned *done);
 void load_tls_received(load_tls *it, const uint8_t *bytes, size_t count);
 /* 0: nothing for now. */
 size_t load_tls_read(load_tls *it, uint8_t *into, size_t room);
