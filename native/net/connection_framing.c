@@ -24,7 +24,6 @@ void framing_note_size(connection *it, uint32_t bytes) {
         it->large_credit -= it->large_credit > 0;
         return;
     }
-    if (it->tls != NULL) return; /* ciphertext is not what belongs into a frame */
     it->large_credit = LARGE_REQUESTS_CREDIT;
     if (it->multishot_armed) connection_needs_attention(it);
 }

@@ -8,7 +8,9 @@
  *
  * A connection of large requests is received from in two steps instead of multishot: the beginning of a request into a shared
  * buffer, and the rest, in which nothing else can be, straight into its frame. That spares a copy and dozens of completions.
- * As long as the kernel receives into a frame it has a reference to it.
+ * As long as the kernel receives into a frame it has a reference to it. Under TLS no frame can take what comes, and a
+ * multishot receive would bring record by record, for as long as there are any, before anything is written or answered: such a
+ * connection is received from as before 6.0, in larger pieces.
  *
  * Once a connection is `paused` or `starved` the receive is cancelled, and what comes until the cancel takes hold is parked in
  * `backlog`, at most what the shared buffers hold. A poll is simply not armed again.
@@ -67,6 +69,15 @@ static int register_buffers(tpc_connections *connections) {
     return 0;
 }
 
+static size_t scratch_bytes(const tpc_connections *connections) {
+    return connections->multishot ? CIPHERTEXT_BYTES : SCRATCH_BYTES;
+}
+
+static bool has_scratch(tpc_connections *connections) {
+    if (connections->scratch == NULL) connections->scratch = malloc(scratch_bytes(connections));
+    return connections->scratch != NULL;
+}
+
 int receive_start(tpc_connections *connections) {
     uint32_t count = connections->limits.receive_buffers_count;
     if (count == 0 || count > 32768 || (count & (count - 1)) != 0) return -EINVAL;
@@ -75,8 +86,7 @@ int receive_start(tpc_connections *connections) {
                              register_buffers(connections) == 0;
     if (connections->multishot) return 0;
     unmap_buffers(connections);
-    connections->scratch = malloc(SCRATCH_BYTES);
-    return connections->scratch != NULL ? 0 : -ENOMEM;
+    return has_scratch(connections) ? 0 : -ENOMEM;
 }
 
 void receive_stop(tpc_connections *connections) {
@@ -185,7 +195,8 @@ static uint64_t receive_user_data(const connection *it) {
 }
 
 static bool goes_into_frame(const connection *it) {
-    return it->large_credit > 0 && it->partial != NULL && it->partial->capacity == it->announced + it->lead &&
+    return it->tls == NULL && it->large_credit > 0 && it->partial != NULL &&
+           it->partial->capacity == it->announced + it->lead &&
            it->announced - framing_have_bytes(it) >= INTO_FRAME_BYTES_MIN;
 }
 
@@ -206,11 +217,17 @@ static void prepare_into_buffers(connection *it, struct io_uring_sqe *sqe) {
     sqe->buf_group = TPC_BUFFER_GROUP_CONNECTIONS;
 }
 
+/* Whether it is polled, and received from then. */
+static bool is_polled(const connection *it) {
+    return !it->owner->multishot || (it->tls != NULL && it->large_credit > 0 && has_scratch(it->owner));
+}
+
 static bool arm(connection *it) {
     struct io_uring_sqe *sqe = tpc_ring_sqe(it->owner->ring, receive_user_data(it));
     if (sqe == NULL) return false;
     it->multishot_armed = false;
-    if (!it->owner->multishot)
+    it->poll_armed = is_polled(it);
+    if (it->poll_armed)
         io_uring_prep_poll_add(sqe, it->descriptor, POLLIN);
     else if (goes_into_frame(it))
         prepare_into_frame(it, sqe);
@@ -312,7 +329,7 @@ void receive_end_of_file(connection *it) {
 /* Receives without waiting, large requests straight into their frame. Whether there may be more. */
 static bool receive_once(connection *it) {
     uint8_t *into = it->owner->scratch;
-    size_t room = SCRATCH_BYTES;
+    size_t room = scratch_bytes(it->owner);
     size_t frame_room = it->partial != NULL ? it->partial->capacity - it->partial->length : 0;
     bool direct = it->tls == NULL && frame_room >= SCRATCH_BYTES; /* it grows with what has come, never for what may */
     if (direct) {
@@ -385,10 +402,10 @@ void receive_on_completion(void *context, uint64_t user_data, int32_t result, ui
     if (it->state == CONNECTION_OPEN) {
         if (into_frame)
             on_received_into_frame(it, result);
-        else if (connections->multishot)
-            on_received(it, result, flags);
-        else
+        else if (it->poll_armed)
             on_readable(it, result);
+        else
+            on_received(it, result, flags);
     }
     if (flags & IORING_CQE_F_BUFFER) give_back_buffer(connections, flags >> IORING_CQE_BUFFER_SHIFT);
     if (last) {

@@ -45,9 +45,10 @@ enum {
     ANSWER_CHUNK_BYTES = 2048, /* answers of a connection that are encoded one behind the other */
     ANSWER_ROOM_BYTES_MIN = 256,
     ANSWER_CHUNKS_KEPT = 128,
-    ANSWERS_FIRST = 8,        /* answer slots of a connection's first request; doubled when needed */
-    FRAME_FIRST_BYTES = 1024, /* of a request that did not arrive in one piece */
-    SCRATCH_BYTES = 65536,    /* one receive without provided buffers */
+    ANSWERS_FIRST = 8,          /* answer slots of a connection's first request; doubled when needed */
+    FRAME_FIRST_BYTES = 1024,   /* of a request that did not arrive in one piece */
+    SCRATCH_BYTES = 65536,      /* one receive without provided buffers */
+    CIPHERTEXT_BYTES = 1 << 18, /* one receive of a connection of large requests under TLS, with them */
     RECEIVES_PER_POLL_MAX = 4,
     CLOSES_PER_TURN_MAX = 32, /* of each cause that may come to thousands at once: a close costs some 20 us */
     DISCARD_BYTES = 16384,
@@ -187,6 +188,7 @@ typedef struct connection {
     uint32_t largest_bytes;   /* of the requests so far */
     uint8_t large_credit;     /* > 0: it sends large requests */
     bool multishot_armed;     /* the receive that is armed is one */
+    bool poll_armed;          /* it is a poll */
     bool receiving_forgotten; /* the request is given up, and `receiving` goes with the completion */
     tpc_frame *partial;
     tpc_frame *receiving; /* the kernel receives into it: a reference of its own */

@@ -186,6 +186,18 @@ def test_a_large_request_waits_for_memory(make_tls, certificates):
     assert bytes(bench.next_request().body) == body
 
 
+def test_a_large_request_is_received_in_few_pieces(make_tls, certificates):
+    """Not each of its records in a completion of its own; and so is one that comes behind small ones."""
+    bench = make_tls()
+    client = connected(bench, certificates).shake_hands()
+    client.exchange(content(MIB))
+    for _ in range(2):
+        client.exchange(b"a small one")
+        before = bench.connections.statistics().receives
+        client.exchange(content(MIB))
+        assert bench.connections.statistics().receives - before < MIB // (16 * 1024) // 2
+
+
 def test_a_reader_that_is_slow_gets_everything(make_tls, certificates):
     bench = make_tls()
     client = connected(bench, certificates).shake_hands()
