@@ -101,16 +101,19 @@ class RawProducer:
 
         self._until_done(once, "InitProducerId")
 
+    def produce(self, topic: str, partition: int, value: bytes, sequence: int) -> dict[str, Any]:
+        """A request that is not sent yet."""
+        producer = self.producer_id, self.epoch, sequence
+        records = batch(0, [value], producer=producer, transactional=True, timestamp=int(time.time() * 1000))
+        return {
+            "TransactionalId": self.name, "Acks": -1, "TimeoutMs": 5_000,
+            "TopicData": [{"Name": topic, "PartitionData": [{"Index": partition, "Records": records}]}],
+        }  # fmt: skip
+
     def write(self, topic: str, partition: int, value: bytes) -> int:
         """Its offset; -1 where the leader had it already and does not say where."""
         sequence = self._sequences.get((topic, partition), 0)
-        producer = self.producer_id, self.epoch, sequence
-        records = batch(0, [value], producer=producer, transactional=True, timestamp=int(time.time() * 1000))
-        data = [{"Index": partition, "Records": records}]
-        asked = {
-            "TransactionalId": self.name, "Acks": -1, "TimeoutMs": 5_000,
-            "TopicData": [{"Name": topic, "PartitionData": data}],
-        }  # fmt: skip
+        asked = self.produce(topic, partition, value, sequence)
 
         def once() -> int:
             address = self._leader(topic, partition)
