@@ -12,7 +12,7 @@ from tpc_broker.log.batch import CONTROL_ABORT, CONTROL_COMMIT, walk_headers
 from tpc_broker.log.checkpoint import CheckpointError, PartitionCheckpoint, decode_entry
 from tpc_broker.log.files import EpochStart
 from tpc_broker.log.producer_state import ProducerState
-from tpc_broker.log.state import EndedTransaction, LogState, decode_state, encode_producers, encode_state
+from tpc_broker.log.state import EndedTransaction, LogState, decode_state, encode_epochs, encode_producers
 
 
 def taken(state, data):
@@ -40,7 +40,7 @@ def test_a_batch_moves_producers_transactions_and_epochs_at_once():
 
 def test_what_is_encoded_is_decoded_wherever_it_lies():
     state = some_state()
-    epochs, producers = encode_state(state.epochs.entries, state.producers)
+    epochs, producers = encode_epochs(state.epochs.entries), state.producers.encode_full()
     data = b"before" + epochs + producers + b"behind"
     assert decode_state(data, 6, 2) == (state.epochs.entries, state.producers, len(data) - 6)
     for end in range(len(epochs) + len(producers)):

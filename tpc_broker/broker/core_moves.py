@@ -41,6 +41,7 @@ from tpc_broker.metadata.assignment_requests import Refusal
 from tpc_broker.metadata.cluster_core_moves import CoreShift, begin_core_moves, end_core_move
 from tpc_broker.metadata.records import ONLY_NODE
 from tpc_broker.model import NOT_HERE, CoreId, NodeId, PartitionIndex, TopicId, TopicPartition, broker_id_of
+from tpc_broker.storage.short_steps import PRODUCERS_AT_ONCE, in_short_steps
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Sequence
@@ -48,7 +49,6 @@ if TYPE_CHECKING:
     from tpc_broker.broker.payloads import Answer, Payload
     from tpc_broker.broker.ports import CoreStorage
     from tpc_broker.broker.replicated import CoreWithPartitions
-    from tpc_broker.log.checkpoint import PartitionCheckpoint
     from tpc_broker.metadata.image import ClusterImage
     from tpc_broker.metadata.records import MetadataRecord, MoveBegun
 
@@ -62,8 +62,6 @@ RETRY_S: Final = 0.1
 RELEASE_TIMEOUT_MS: Final = 60_000
 ADOPT_TIMEOUT_MS: Final = 30_000
 KEEP_TIMEOUT_MS: Final = 10_000
-PRODUCERS_AT_ONCE: Final = 500
-"""Of what goes over, some microseconds each."""
 
 
 class MoveRefusedError(Exception):
@@ -376,7 +374,7 @@ class CoreMoves:
             if not blobs:
                 raise MoveRefusedError("neither of the two cores has it")
             try:
-                released = await _decoded(blobs[0])
+                released = await in_short_steps(decode_entry_in_parts(blobs[0], PRODUCERS_AT_ONCE))
                 await self._core.partitions.adopt(key, released)
             except (CheckpointError, PartitionOfflineError) as error:
                 if not self._storage.has(key):
@@ -384,18 +382,6 @@ class CoreMoves:
                 raise
         await self._core.partitions.open_adopted(key)
         return []
-
-
-async def _decoded(data: bytes) -> PartitionCheckpoint:
-    """Others have their turn between its parts. CheckpointError."""
-    parts = decode_entry_in_parts(data, PRODUCERS_AT_ONCE)
-    while True:
-        try:
-            next(parts)
-        except StopIteration as end:
-            found: PartitionCheckpoint = end.value
-            return found
-        await trio.lowlevel.checkpoint()
 
 
 def _key_of(payload: Payload) -> TopicPartition:

@@ -22,12 +22,12 @@ from uuid import UUID
 
 from tpc_broker.log.batch import NO_TIMESTAMP
 from tpc_broker.log.producer_state import ProducerState
-from tpc_broker.log.state import EndedTransaction, LogState, decode_ended, decode_state, encode_ended, encode_state
+from tpc_broker.log.state import EndedTransaction, LogState, decode_ended, decode_state, encode_ended, encode_epochs
 from tpc_broker.model import NO_LEADER_EPOCH, CoreId, LeaderEpoch, Offset, PartitionIndex, TopicId, TopicPartition
 from tpc_broker.native_bytes import crc32c
 
 if TYPE_CHECKING:
-    from collections.abc import Generator, Iterable, Iterator, Mapping
+    from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
 
     from tpc_broker.log.files import EpochStart
 
@@ -168,10 +168,12 @@ class PartitionCheckpoint:
         """To go on from."""
         return LogState(self.epochs, self.producers.copy(), self.ended)
 
-    def encode(self, handed: Handed | None = None) -> bytes:
-        """`handed`: where the producers are, which then are not in it."""
+    def encode(self, handed: Handed | None = None, producers: bytes | None = None) -> bytes:
+        """`handed`: where the producers are, which then are not in it. `producers`: themselves, encoded before."""
         name = self.topic.encode()
-        epochs, producers = encode_state(self.epochs, self.producers if handed is None else ProducerState())
+        if producers is None:
+            producers = (self.producers if handed is None else ProducerState()).encode_full()
+        epochs = encode_epochs(self.epochs)
         fixed = _PARTITION.pack(
             self.topic_id.bytes,
             self.partition,
@@ -331,8 +333,12 @@ def _decode_partition_1(
 
 def encode_checkpoint(generation: int, partitions: Iterable[PartitionCheckpoint]) -> bytes:
     """The whole file."""
-    parts = [partition.encode() for partition in partitions]
-    data = b"".join([_HEADER.pack(_MAGIC, _VERSION, 0, generation, len(parts)), *parts])
+    return checkpoint_of(generation, [partition.encode() for partition in partitions])
+
+
+def checkpoint_of(generation: int, encoded: Sequence[bytes]) -> bytes:
+    """The same of partitions that are encoded."""
+    data = b"".join([_HEADER.pack(_MAGIC, _VERSION, 0, generation, len(encoded)), *encoded])
     return data + _CRC.pack(crc32c(data))
 
 

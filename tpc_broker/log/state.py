@@ -115,9 +115,9 @@ class LogState:
         self.advance_start(log_start_offset)
 
 
-def encode_state(epochs: Iterable[EpochStart], producers: ProducerState) -> tuple[bytes, bytes]:
-    """Epochs and producers, each by itself."""
-    return b"".join(_EPOCH.pack(*entry) for entry in epochs), producers.encode_full()
+def encode_epochs(epochs: Iterable[EpochStart]) -> bytes:
+    """By themselves."""
+    return b"".join(_EPOCH.pack(*entry) for entry in epochs)
 
 
 def encode_ended(ended: Iterable[EndedTransaction]) -> bytes:
@@ -131,11 +131,14 @@ def decode_ended(data: Buffer) -> list[EndedTransaction]:
 
 
 def encode_producers(producers: ProducerState, ended: Iterable[EndedTransaction] = ()) -> bytes:
-    """Both, as the data plane takes them: in the order of their transactions, in which it keeps those."""
-    ordered = ProducerState()
-    for producer in sorted(producers, key=lambda one: one.transaction_first_offset):
-        ordered.producers[producer.producer_id] = producer
-    return ordered.encode_full() + encode_ended(ended)
+    """Both, as the data plane takes them: those that are in a transaction in the order in which these began."""
+    has_begun = [one for one in producers if one.transaction_first_offset >= 0]
+    if has_begun:
+        ordered, has_begun = ProducerState(), sorted(has_begun, key=lambda one: one.transaction_first_offset)
+        ordered.producers = {one.producer_id: one for one in producers if one.transaction_first_offset < 0}
+        ordered.producers |= {one.producer_id: one for one in has_begun}
+        producers = ordered
+    return producers.encode_full() + encode_ended(ended)
 
 
 def decode_state(

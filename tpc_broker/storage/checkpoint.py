@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, Final
 import trio
 
 from tpc_broker.errors import StorageFailedError
-from tpc_broker.log.checkpoint import CheckpointError, PartitionCheckpoint, decode_checkpoint, encode_checkpoint
+from tpc_broker.log.checkpoint import CheckpointError, PartitionCheckpoint, checkpoint_of, decode_checkpoint
 from tpc_broker.log.files import TEMPORARY_SUFFIX, checkpoint_file_name, journal_file_name
 from tpc_broker.log.journal import (
     BLOCK_BYTES,
@@ -42,11 +42,12 @@ from tpc_broker.storage.captures import capture_together
 from tpc_broker.storage.files import replace_file
 from tpc_broker.storage.handed_producers import HandedProducers, whole_payload
 from tpc_broker.storage.partition_storage import PartitionStorage
+from tpc_broker.storage.short_steps import PRODUCERS_AT_ONCE
 from tpc_broker.storage.side_by_side import for_each
 from tpc_broker.storage.uncontended_lock import all_held
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Iterable, Iterator, Mapping
+    from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Iterable, Mapping
     from pathlib import Path
 
     from tpc_broker.model import CoreId, TopicPartition
@@ -284,14 +285,22 @@ async def write_checkpoint(
     disk: Disk, folder: Path, core: CoreId, generation: int, partitions: Iterable[PartitionCheckpoint]
 ) -> None:
     """Write a core's checkpoint durably; until it returns the old one counts."""
+    encoded = []
+    for one in partitions:
+        disk.poll_ring()  # with thousands of partitions the encoding takes longer than anybody should wait
+        encoded.append(await _encoded(one))
+    await replace_file(disk, folder / checkpoint_file_name(core), checkpoint_of(generation, encoded))
 
-    def polled() -> Iterator[PartitionCheckpoint]:
-        """With thousands of partitions the encoding takes longer than anybody should wait."""
-        for one in partitions:
-            disk.poll_ring()
-            yield one
 
-    await replace_file(disk, folder / checkpoint_file_name(core), encode_checkpoint(generation, polled()))
+async def _encoded(partition: PartitionCheckpoint) -> bytes:
+    """And so it does with many producers, which nobody changes any more."""
+    if len(partition.producers) <= PRODUCERS_AT_ONCE:
+        return partition.encode()
+    parts = []
+    for part in partition.producers.encode_in_parts(PRODUCERS_AT_ONCE):
+        parts.append(part)
+        await trio.lowlevel.checkpoint()
+    return partition.encode(producers=b"".join(parts))
 
 
 @dataclass(frozen=True, slots=True)

@@ -22,6 +22,7 @@ from tpc_broker.errors import PartitionOfflineError
 from tpc_broker.log.checkpoint import Handed, handed_by, with_producers
 from tpc_broker.log.files import handed_file_name, handed_file_prefix
 from tpc_broker.native_bytes import crc32c
+from tpc_broker.storage.short_steps import PRODUCERS_AT_ONCE
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -37,8 +38,6 @@ ENTRY_BYTES_MAX: Final = limits.JOURNAL_COMMIT_BYTES_MAX // 2
 """Of what goes over: with producers, where they are tens of thousands at most."""
 PRODUCERS_IN_ENTRY_MAX: Final = 20_000
 """Some 3 MB, where each has as much as it can have."""
-ENCODED_AT_ONCE: Final = 1_000
-"""Producers, a microsecond each."""
 
 
 # Rule: The file with a partition's producers is durable before the entry that names it is in the journal, and stays
@@ -84,7 +83,7 @@ class HandedProducers:
         """Errors as above."""
         assert self.may_write
         parts = []
-        for part in producers.encode_in_parts(ENCODED_AT_ONCE):  # of a state that nobody changes
+        for part in producers.encode_in_parts(PRODUCERS_AT_ONCE):  # of a state that nobody changes
             parts.append(part)
             await trio.lowlevel.checkpoint()
         data = b"".join(parts)

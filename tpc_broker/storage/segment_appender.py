@@ -20,6 +20,7 @@ only the rest is written. As long as such batches are on their way the segment i
 from __future__ import annotations
 
 from dataclasses import dataclass
+from itertools import count
 from typing import TYPE_CHECKING, Final
 
 import trio
@@ -44,6 +45,10 @@ if TYPE_CHECKING:
 
 DIRECT_BYTES_MIN: Final = 256 * 1024
 """Shorter runs go through the page cache."""
+STOPS_AT_ONCE: Final = 32
+"""Of a walk over batches, until others have their turn: of what thousands of producers wrote, or of small transactions,
+there are tens of thousands in the longest run.
+"""
 
 
 @dataclass(slots=True)
@@ -91,8 +96,10 @@ class SegmentAppender:
             view = memoryview(buffer)
             walk, run_from = self._walk(view, end_offset), 0
             walk.use(log.active_indexes(), position)
-            while (stop := walk.step()) is not WalkStop.END:
-                log.folder.disk.poll_ring()
+            for number in count(1):
+                if (stop := walk.step()) is WalkStop.END:
+                    break
+                await self._stopped(number)
                 if stop is WalkStop.ROLL and not log.rolls.may_roll(walk.header.base_offset):
                     walk.lift_limits()
                 elif stop is WalkStop.ROLL:
@@ -106,6 +113,12 @@ class SegmentAppender:
             position, end_offset = walk.position, walk.next_offset
             run.append(view[max(run_from, walk.begin) :])
         await self._write_run(run, position, end_offset, present)
+
+    async def _stopped(self, number: int) -> None:
+        """Of a walk, the n-th time: for a marker, say, or with some dozens of producers."""
+        self._log.folder.disk.poll_ring()
+        if number % STOPS_AT_ONCE == 0:
+            await trio.lowlevel.cancel_shielded_checkpoint()
 
     async def _write_run(
         self, run: list[memoryview], end_position: int, end_offset: int, present: Sequence[tuple[int, int]]
@@ -151,8 +164,10 @@ class SegmentAppender:
                 return False
             walk = self._walk(staged[:whole_bytes], log.written_end_offset)
             walk.use(log.active_indexes(), active.size_bytes)
-            while (stop := walk.step()) is not WalkStop.END:
-                log.folder.disk.poll_ring()
+            for number in count(1):
+                if (stop := walk.step()) is WalkStop.END:
+                    break
+                await self._stopped(number)
                 if stop is not WalkStop.ROLL:
                     walk.take_stop(stop)
                 elif log.rolls.may_roll(walk.header.base_offset):

@@ -36,6 +36,7 @@ from tpc_broker.native_bytes import crc32c
 from tpc_broker.storage.files import DIRECT_BLOCK_BYTES
 from tpc_broker.storage.ports import FileWrite
 from tpc_broker.storage.readable_runs import OFFSETS_PER_SEGMENT
+from tpc_broker.storage.short_steps import PRODUCERS_AT_ONCE, in_short_steps
 from tpc_broker.storage.swap_guard import SegmentReplacedError
 from tpc_broker.storage.uncontended_lock import UncontendedLock
 
@@ -495,7 +496,8 @@ class SegmentFolder:
         """Those in front of a segment, by its snapshot; None: it is not there, or damaged."""
         data = await self.read_file(segment_file_name(base_offset, SNAPSHOT_SUFFIX))
         try:
-            return None if data is None else ProducerState.decode_snapshot(data)
+            parts = None if data is None else ProducerState.decode_snapshot_in_parts(data, PRODUCERS_AT_ONCE)
+            return None if parts is None else await in_short_steps(parts)
         except SnapshotError:
             return None
 
