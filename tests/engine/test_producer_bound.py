@@ -2,6 +2,8 @@
 
 import pytest
 
+from tests.engine.in_place_core import on_core
+from tests.log.log_batches import batch
 from tests.support.plane_bench import NOW_MS, records_of
 from tests.support.record_batches import TRANSACTIONAL
 from tpc_broker._ring import ffi, lib
@@ -93,3 +95,22 @@ def test_an_append_of_one_that_was_forgotten_meanwhile_is_undone(bounded):
     bounded.plane.reopen_journal(bounded.descriptor, bounded.mode, 2)
     assert known(bounded, handle) == {7}
     assert produce(bounded, handle, 7, 1) is E.NONE
+
+
+def test_with_a_checkpoint_python_knows_no_more_of_them(tmp_path):
+    """A round of retention may be minutes away."""
+
+    async def body(bench):
+        bench.plane.bound_producers(100 * STATE_BYTES)
+        for number in range(300):
+            data = batch(0, producer=(number, 0, 0), epoch=bench.files.leader_epoch)
+            await bench.storage.make_room(bench.files, bench.handle, len(data))
+            result = bench.plane.append(bench.handle, data)
+            await bench.plane.wait_committed(bench.handle, result.end_offset, result.leader_epoch)
+        await bench.storage.write_behind()
+        assert len(bench.files.producers) == 300
+        assert await bench.storage.checkpoint()
+        assert len(bench.files.producers) == 100
+        assert 299 in bench.files.producers.producers
+
+    on_core(tmp_path, body)

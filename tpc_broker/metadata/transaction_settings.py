@@ -70,7 +70,8 @@ class TransactionSettings(AccessSettings):
         "producer.states.bytes.max",
         ConfigType.LONG,
         64 << 20,
-        "Ours. Memory of a core for what it knows of producers, 192 bytes for each; above it those that were silent "
-        "for longest are forgotten, but for those that have a transaction open.",
+        "Ours. Memory of a core for what it knows of producers, 192 bytes for each, and three to eight times as much "
+        "for what goes into files of them; above it those that were silent for longest are forgotten, but for those "
+        "that have a transaction open.",
         minimum=1 << 20,
     )

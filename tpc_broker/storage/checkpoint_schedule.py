@@ -124,12 +124,16 @@ class CheckpointSchedule:
         self._write_behind.wait_for_more(blocks * BLOCK_BYTES)
 
     async def _bring_to_files(self, place: JournalCursor) -> str | None:
-        """Everything in front of a place: records, and log starts that ran ahead of the records written behind."""
+        """Everything in front of a place: records, and log starts that ran ahead of the records written behind. Nothing
+        of producers that are too many.
+        """
         await self._write_behind.write(all_of_it=True)
         led_here = self._partitions.led
         for led in list(led_here.values()):
             if led.files.failed is not None or led.handle not in led_here:
                 continue  # a failed one holds the checkpoint back by itself
+            if led.files.producers:
+                self._retention.forget_producers(led)
             log_start_offset = self._plane.bounds(led.handle).log_start_offset
             if log_start_offset > led.files.log_start_offset:
                 try:

@@ -77,6 +77,14 @@ class Retention:
             self._deletions.segments_doomed(led.files)
         return gone
 
+    def forget_producers(self, led: LeaderPartition) -> None:
+        """Those that the data plane has forgotten, because they were silent for long or those of all partitions too
+        many. With each checkpoint: until a round of retention there may be any number of new ones.
+        """
+        left = self._plane.expire_producers(led.handle)
+        if left is not None:
+            led.files.producers.forget_longest_unchanged(left)
+
     async def retain(self, files: PartitionStorage, handle: int, now_ms: int) -> int:
         """One round of retention by age and size; how many segments went. PartitionOfflineError: it cannot be done, or
         a segment is damaged; then only those below the log's start go.
@@ -84,10 +92,8 @@ class Retention:
         led = self._led.get(handle)
         if led is None or files.failed is not None:
             return 0
-        left = self._plane.expire_producers(handle)
+        self.forget_producers(led)
         files.producers.expire(now_ms, self._clock.monotonic_ms(), files.settings.producer_id_expiration_ms)
-        if left is not None:
-            files.producers.forget_longest_unchanged(left)
         try:
             plan, start = await files.plan_retention(now_ms, self._plane.bounds(handle).high_watermark)
             if plan.held_back is not None:
