@@ -304,3 +304,20 @@ async def test_many_transactions_in_one_request_are_answered_in_their_order(auto
         assert [one.transactional_id for one in results] == names
         codes = [one.topic_results[0].results_by_partition[0].partition_error_code for one in results]
         assert codes == [0 if one.producer_id >= 0 else ErrorCode.INVALID_PRODUCER_ID_MAPPING for one in producers]
+
+
+async def test_markers_that_come_in_a_turn_are_sent_some_at_a_time(autojump_clock, monkeypatch):
+    """A transaction may have thousands, and others have their turn between them."""
+    sort, sizes = marker_sender.MarkerSender._sort, []
+    monkeypatch.setattr(marker_sender, "SORTED_AT_ONCE", 2)
+    monkeypatch.setattr(
+        marker_sender.MarkerSender, "_sort", lambda sender, owed: sizes.append(len(owed)) or sort(sender, owed)
+    )
+    async with node_with_transactions() as node:
+        producer = Producer(node)
+        await producer.init()
+        await producer.add("data", 0, 1, 2, 3)
+        assert await producer.end() is NONE
+        assert await producer.until_complete() == "CompleteCommit"
+        assert all(len(markers_in(node, "data", index)) == 1 for index in range(4))
+    assert sizes == [2, 2]

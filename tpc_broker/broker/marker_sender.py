@@ -38,6 +38,8 @@ log = logging.getLogger(__name__)
 WRITE = "transactions.write_markers"
 MARKERS_PER_CALL: Final = 256
 """They are appended in one step where they are written, for which everything else of that core waits."""
+SORTED_AT_ONCE: Final = 4 * MARKERS_PER_CALL
+"""By where they go, some microseconds each: a transaction has thousands, and many may end in a turn."""
 CALLS_MAX: Final = 16
 """To one core at a time."""
 UNDER_WAY_MAX: Final = 65_536
@@ -138,8 +140,11 @@ class MarkerSender:
             await self._has_new.wait()
             self._has_new = trio.Event()
             new, self._new = self._new, []
-            self._sort(new)
-            self._begin_calls()
+            for begin in range(0, len(new), SORTED_AT_ONCE):
+                if begin:
+                    await trio.lowlevel.checkpoint()
+                self._sort(new[begin : begin + SORTED_AT_ONCE])
+                self._begin_calls()
 
     def _sort(self, owed: Iterable[_Owed]) -> None:
         """By who leads the partitions, as this core knows now."""
