@@ -69,12 +69,11 @@ class Coordinators(ABC, Generic[D]):
 
     def coordinator_of(self, name: str) -> D | ErrorCode:
         """The coordinator of an id when it is here and loaded, else the error that clients understand."""
-        topic, key = self._core.view.topic(self._topic), self._key_of(name)
-        if topic is None or key is None:
-            return ErrorCode.NOT_COORDINATOR
-        found = self._coordinators.get(key)
+        key = self._key_of(name)
+        found = None if key is None else self._coordinators.get(key)
         if found is None:
-            self._core.note_asked(topic.owner_on(self._core.view.node, key.partition))
+            if key is not None and (topic := self._core.view.topic(self._topic)) is not None:
+                self._core.note_asked(topic.owner_on(self._core.view.node, key.partition))
             return ErrorCode.NOT_COORDINATOR
         return found[0] if found[0].is_loaded else ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
 

@@ -75,11 +75,14 @@ class Write:
     cannot be, or where the write before it fails, it fails.
     """
 
-    @property
-    def size_bytes(self) -> int:
-        """Of its batch, at most."""
+    size_bytes: int = field(init=False)
+    """Of its batch, at most."""
+
+    def __post_init__(self) -> None:
         size = sum(map(size_of, self.records))
-        return size if self.producer is None and self.end is None else size + OWN_TRANSACTION_BATCH_BYTES
+        if self.producer is not None or self.end is not None:
+            size += OWN_TRANSACTION_BATCH_BYTES
+        object.__setattr__(self, "size_bytes", size)
 
 
 def size_of(record: Record) -> int:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from tpc_broker.coordinator.transactions.states import AT_REST, PREPARED, TRANSITIONS, State
 
@@ -73,26 +73,24 @@ class Transaction:
         """The next one is no producer's."""
         return self.producer_epoch >= LAST_EPOCH
 
-    def _to(self, state: State, now_ms: int) -> Transaction:
+    def _to(self, state: State, now_ms: int, **changes: Any) -> Transaction:
         assert state in TRANSITIONS[self.state], f"{self.state.value} → {state.value}"
-        return replace(self, state=state, previous_producer_id=self.producer_id, last_update_ms=now_ms)
+        return replace(self, state=state, previous_producer_id=self.producer_id, last_update_ms=now_ms, **changes)
 
 
 def initialised(was: Transaction, producer_id: int, producer_epoch: int, timeout_ms: int, now_ms: int) -> Transaction:
     """For a producer that begins, or begins again, in this epoch."""
-    return replace(
-        was._to(State.EMPTY, now_ms),  # noqa: SLF001 - one module
-        producer_id=producer_id, producer_epoch=producer_epoch, timeout_ms=timeout_ms, partitions=(),
-        start_ms=NO_TIMESTAMP,
+    return was._to(  # noqa: SLF001 - one module
+        State.EMPTY, now_ms, producer_id=producer_id, producer_epoch=producer_epoch, timeout_ms=timeout_ms,
+        partitions=(), start_ms=NO_TIMESTAMP,
     )  # fmt: skip
 
 
 def added(was: Transaction, partitions: Iterable[TopicPartition], client_version: int, now_ms: int) -> Transaction:
     """Open, with these partitions as well; its time runs from the first ones."""
-    return replace(
-        was._to(State.ONGOING, now_ms),  # noqa: SLF001
-        partitions=tuple(dict.fromkeys([*was.partitions, *partitions])), client_version=client_version,
-        start_ms=was.start_ms if was.state is State.ONGOING else now_ms,
+    return was._to(  # noqa: SLF001
+        State.ONGOING, now_ms, partitions=tuple(dict.fromkeys([*was.partitions, *partitions])),
+        client_version=client_version, start_ms=was.start_ms if was.state is State.ONGOING else now_ms,
     )  # fmt: skip
 
 
@@ -100,8 +98,8 @@ def prepared(
     was: Transaction, *, commit: bool, client_version: int, next_producer_id: int, now_ms: int
 ) -> Transaction:
     """About to end, in the epoch of its markers: the next one for a client that knows of it."""
-    return replace(
-        was._to(State.PREPARE_COMMIT if commit else State.PREPARE_ABORT, now_ms),  # noqa: SLF001
+    return was._to(  # noqa: SLF001
+        State.PREPARE_COMMIT if commit else State.PREPARE_ABORT, now_ms,
         producer_epoch=was.producer_epoch + (client_version >= RAISES_EPOCH), next_producer_id=next_producer_id,
         client_version=client_version, start_ms=was.start_ms if was.state is State.ONGOING else now_ms,
     )  # fmt: skip
@@ -121,11 +119,11 @@ def fenced(was: Transaction, *, server_version: int, next_producer_id: int, now_
 def completed(was: Transaction, now_ms: int) -> Transaction:
     """All its markers are written. A producer id whose epochs are used up is replaced."""
     commits = was.state is State.PREPARE_COMMIT
-    rest = was._to(State.COMPLETE_COMMIT if commits else State.COMPLETE_ABORT, now_ms)  # noqa: SLF001
     producer_id, producer_epoch = after_end(was)
-    return replace(
-        rest, producer_id=producer_id, producer_epoch=producer_epoch, next_producer_id=NO_PRODUCER_ID, partitions=()
-    )
+    return was._to(  # noqa: SLF001
+        State.COMPLETE_COMMIT if commits else State.COMPLETE_ABORT, now_ms, producer_id=producer_id,
+        producer_epoch=producer_epoch, next_producer_id=NO_PRODUCER_ID, partitions=(),
+    )  # fmt: skip
 
 
 def after_end(prepared_one: Transaction) -> tuple[int, int]:
