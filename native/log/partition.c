@@ -328,23 +328,28 @@ int tpc_partition_dump_producers(const tpc_plane *plane, uint64_t handle, int64_
     return (int)bytes;
 }
 
+static tpc_told_producer told_of(const tpc_producer_state *state) {
+    const tpc_producer_batch *last = state->batches_count ? &state->batches[state->batches_count - 1] : NULL;
+    return (tpc_told_producer){.producer_id = state->producer_id,
+                               .last_timestamp_ms = last ? last->timestamp_ms : -1,
+                               .transaction_first_offset = state->transaction ? state->transaction->first_offset : -1,
+                               .last_sequence = last ? last->last_sequence : -1,
+                               .coordinator_epoch = state->coordinator_epoch,
+                               .producer_epoch = state->producer_epoch};
+}
+
 int tpc_partition_tell_producers(const tpc_plane *plane, uint64_t handle, tpc_told_producer *told, uint32_t told_max) {
     const tpc_partition *partition = tpc_partition_of(plane, handle);
     if (!partition) return -ENOENT;
     if (partition->producers_stale) return -EAGAIN;
-    if (partition->producers.count > told_max) return -ENOBUFS;
     uint32_t count = 0;
-    for (uint32_t number = 0; number < partition->producers.states_used; number++) {
-        const tpc_producer_state *state = tpc_producers_at(&partition->producers, number);
-        if (!state) continue;
-        const tpc_producer_batch *last = state->batches_count ? &state->batches[state->batches_count - 1] : NULL;
-        told[count++] =
-            (tpc_told_producer){.producer_id = state->producer_id,
-                                .last_timestamp_ms = last ? last->timestamp_ms : -1,
-                                .transaction_first_offset = state->transaction ? state->transaction->first_offset : -1,
-                                .last_sequence = last ? last->last_sequence : -1,
-                                .coordinator_epoch = state->coordinator_epoch,
-                                .producer_epoch = state->producer_epoch};
+    for (int round = 0; round < 2; round++) { /* those with an open transaction, then the others */
+        for (uint32_t number = 0; number < partition->producers.states_used; number++) {
+            const tpc_producer_state *state = tpc_producers_at(&partition->producers, number);
+            if (!state || (state->transaction == NULL) != (round == 1)) continue;
+            if (count == told_max) return round ? (int)count : -ENOBUFS;
+            told[count++] = told_of(state);
+        }
     }
     TPC_PARTITION_INVARIANT(partition, count == partition->producers.count);
     return (int)count;

@@ -370,9 +370,14 @@ async def test_an_answer_tells_of_so_many_producers_and_no_more(autojump_clock, 
             for index in range(2):
                 await produce(node, 0, "t", index, [b"a"], producer=(producer_id, 0, 0))
         first, second, again = await producers_told(node, 0, "t", 0, 1, 0)
-        assert [len(one.active_producers) for one in (first, second, again)] == [2, 0, 0]
-        assert (first.error_code, second.error_code, again.error_code) == (0, 42, 42)
-        assert second.error_message.endswith("ask for fewer partitions at once.")
+        assert [len(one.active_producers) for one in (first, second, again)] == [2, 1, 0]
+        assert (first.error_code, second.error_code, again.error_code) == (0, 0, 0)
+        assert first.error_message is None
+        for each in (second, again):
+            assert each.error_message.endswith("Ask for fewer partitions at once.")
+        monkeypatch.setattr(node.lives[0].plane, "producers", lambda _handle, _count_max: None)
+        (refused,) = await producers_told(node, 0, "t", 0)
+        assert (refused.error_code, refused.active_producers) == (int(ErrorCode.INVALID_REQUEST), [])
 
 
 @pytest.mark.parametrize(

@@ -10,9 +10,18 @@ import pytest
 
 from tpc_broker.client import transactions
 from tpc_broker.client.cluster import Cluster
-from tpc_broker.client.errors import UnreachableError
+from tpc_broker.client.errors import RefusedError, UnreachableError
 from tpc_broker.client.requests import TopicPartition
-from tpc_broker.client.transactions import Hanging, ListedTransaction, PartitionProducer, Transaction, find_hanging
+from tpc_broker.client.transactions import (
+    Hanging,
+    ListedTransaction,
+    PartitionProducer,
+    Transaction,
+    find_hanging,
+    to_tell_producers,
+)
+from tpc_broker.error_codes import ErrorCode
+from tpc_broker.kafka import messages
 
 HERE, THERE = TopicPartition("t", 0), TopicPartition("t", 1)
 KNOWN = Transaction("mover", "Ongoing", 0, 7, 3, 60_000, 1, (HERE,))
@@ -107,3 +116,18 @@ def test_nothing_hangs_because_its_coordinator_was_not_asked(monkeypatch, places
 def test_coordinators_are_not_asked_where_nothing_is_open(monkeypatch):
     monkeypatch.setattr(transactions, "partition_producers", lambda _cluster, places: {one: [] for one in places})
     assert find_hanging(None, [HERE, THERE]) == []
+
+
+def test_what_is_told_in_part_is_asked_for_by_itself():
+    """Of one partition more than that is not told."""
+    kind = messages.DescribeProducersResponse
+    one = kind.PartitionResponse(partition_index=HERE.partition, error_message="as many as fit")
+    other = kind.PartitionResponse(partition_index=HERE.partition + 1)
+    answer = kind(topics=[kind.TopicResponse(name=HERE.topic, partitions=[one, other])])
+    beside = TopicPartition(HERE.topic, HERE.partition + 1)
+    found = to_tell_producers([HERE, beside]).read(answer)
+    assert isinstance(found[HERE], RefusedError)
+    assert found[HERE].code == ErrorCode.INVALID_REQUEST
+    assert found[beside] == []
+    answer.topics[0].partitions = [one]
+    assert to_tell_producers([HERE]).read(answer) == {HERE: []}

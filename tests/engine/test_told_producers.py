@@ -7,6 +7,7 @@ import pytest
 from tests.engine.test_plane_partitions import outcome
 from tests.support.plane_bench import NOW_MS, records_of, settings_with
 from tests.support.plane_values import PartitionFlag, ProducerState
+from tests.support.record_batches import TRANSACTIONAL
 from tpc_broker.broker.producers_port import ToldProducer
 from tpc_broker.engine.told_producers import told_producers
 from tpc_broker.error_codes import ErrorCode as E
@@ -66,12 +67,19 @@ def test_after_a_start_they_are_told_as_before(bench):
     assert told(bench, other) == [one(7, 4, 2, SENT_MS - 60_000), one(8, 1, -1, -1)], "a marker leaves no batch behind"
 
 
-def test_more_than_are_wanted_are_not_told(bench):
+def test_of_more_than_are_wanted_those_that_are_open_come_first(bench):
     handle = bench.lead("t")
     for producer_id in range(5):
         produce(bench, handle, 1, (producer_id, 0, 0))
-    assert len(told(bench, handle, 5)) == 5
-    assert told(bench, handle, 4) is None
+    for producer_id in (7, 9):
+        bench.plane.append(handle, records_of(1, producer=(producer_id, 0, 0), attributes=TRANSACTIONAL))
+    assert [each.producer_id for each in told(bench, handle, 7)] == [0, 1, 2, 3, 4, 7, 9]
+    found = told(bench, handle, 4)
+    assert len(found) == 4
+    assert [each.producer_id for each in found if each.transaction_first_offset >= 0] == [7, 9]
+    assert [each.producer_id for each in told(bench, handle, 2)] == [7, 9]
+    assert told(bench, handle, 1) is None
+    assert told(bench, bench.lead("other"), 0) == []
 
 
 def test_those_of_a_log_that_was_cut_are_told_when_they_are_found_again(bench):

@@ -349,7 +349,7 @@ class Partition:
         return found
 
     def producers(self, count_max: int) -> list[ToldProducer] | None:
-        """As of the log's end; None: they are more than that. Raises PartitionOfflineError, LeadershipLostError."""
+        """`ProducersPort.producers`. Raises PartitionOfflineError, LeadershipLostError."""
         if not self.is_open:
             raise PartitionOfflineError(self.label)
         return self._plane.producers(self.handle, count_max)

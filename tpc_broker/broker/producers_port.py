@@ -41,7 +41,8 @@ class ProducersPort(Protocol):
     """Of the partitions that are here, led or followed."""
 
     def producers(self, handle: int, count_max: int) -> list[ToldProducer] | None:
-        """All of a partition's as of its log's end, by id; None: they are more than that.
+        """All of a partition's as of its log's end, by id; of more than that those with a transaction open, and of the
+        others some. None: more than that have one open.
 
         Raises PartitionOfflineError when it was withdrawn, LeadershipLostError while they are not known because the log
         was cut.

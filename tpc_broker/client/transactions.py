@@ -134,10 +134,13 @@ Producers = dict[TopicPartition, "list[PartitionProducer] | RefusedError"]
 
 
 def to_tell_producers(places: Iterable[TopicPartition]) -> Exchange[Producers]:
-    """Of a leader of these partitions. INVALID_REQUEST: they are too many for one answer."""
+    """Of a leader of these partitions. INVALID_REQUEST: they are too many for one answer. Of one partition that has too
+    many by itself those with a transaction open are told, and some of the others.
+    """
     topics: dict[str, list[int]] = defaultdict(list)
     for topic, partition in places:
         topics[topic].append(partition)
+    is_one = sum(map(len, topics.values())) == 1
     kind = messages.DescribeProducersRequest
     message = kind(topics=[kind.TopicRequest(name=name, partition_indexes=asked) for name, asked in topics.items()])
 
@@ -148,6 +151,8 @@ def to_tell_producers(places: Iterable[TopicPartition]) -> Exchange[Producers]:
                 where = TopicPartition(topic.name, told.partition_index)
                 if told.error_code:
                     found[where] = refusal_of(told, f"producers of {where}")
+                elif told.error_message is not None and not is_one:
+                    found[where] = RefusedError(ErrorCode.INVALID_REQUEST, told.error_message)
                 else:
                     found[where] = [_producer(one) for one in told.active_producers]
         return found

@@ -18,16 +18,17 @@ assert _ROW.size == ffi.sizeof("tpc_told_producer")
 
 
 def told_producers(plane: tpc_plane, handle: int, count_max: int) -> list[ToldProducer] | None:
-    """By id; None: they are more than that."""
+    """By id, those with an open transaction first of all if they are too many; None: too many of those."""
     state = ffi.new("tpc_partition_state *")
     if lib.tpc_partition_get_state(plane, handle, state) < 0:
         raise PartitionOfflineError("the partition was withdrawn")
-    if state.producers_count > count_max:
-        return None
-    rows = ffi.new("tpc_told_producer[]", max(1, state.producers_count))
-    count = lib.tpc_partition_tell_producers(plane, handle, rows, state.producers_count)
+    told_max = min(state.producers_count, count_max)
+    rows = ffi.new("tpc_told_producer[]", max(1, told_max))
+    count = lib.tpc_partition_tell_producers(plane, handle, rows, told_max)
     if count == -errno.EAGAIN:
         raise LeadershipLostError("the log was cut, and its producers are not found again yet")
-    assert count == state.producers_count, "nothing has changed since they were counted"
+    if count == -errno.ENOBUFS:
+        return None
+    assert count == told_max, "nothing has changed since they were counted"
     told = _ROW.iter_unpack(bytes(ffi.buffer(rows, count * _ROW.size)))
     return sorted(ToldProducer._make(fields) for fields in told)

@@ -382,8 +382,9 @@ class MemoryPlane:
     # -- ProducersPort ------------------------------------------------------------------------------------------------
 
     def producers(self, handle: int, count_max: int) -> list[ToldProducer] | None:
-        known = self._log(handle).log_state.producers
-        return _told(known) if len(known) <= count_max else None
+        told = sorted(_told(self._log(handle).log_state.producers), key=lambda one: one.transaction_first_offset < 0)
+        is_open_left_out = len(told) > count_max and told[count_max].transaction_first_offset >= 0
+        return None if is_open_left_out else sorted(told[:count_max])
 
     def append_marker(self, handle: int, marker: EndMarker) -> AppendResult | None:
         """As `native/log/append.c`."""

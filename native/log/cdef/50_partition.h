@@ -356,8 +356,8 @@ int tpc_partition_load_producers(tpc_plane *plane, uint64_t handle, const uint8_
                                  bool sequence_lost);
 int tpc_partition_dump_producers(const tpc_plane *plane, uint64_t handle, int64_t upto_offset, uint8_t *encoded,
                                  uint32_t bytes_max);
-/* All producers as of the log's end, in no order; how many. -ENOBUFS: they are more than there is room for; -EAGAIN: the log was
- * cut, and they are found out anew. */
+/* All producers as of the log's end, in no order, or those with an open transaction and of the others as many as there is room
+ * for; how many. -ENOBUFS: not even the former have room; -EAGAIN: the log was cut, and they are found out anew. */
 int tpc_partition_tell_producers(const tpc_plane *plane, uint64_t handle, tpc_told_producer *told, uint32_t told_max);
 /* Of transactions that were aborted those with markers at or above from_offset, and that reach into [offset, upto), in the order
  * of the markers. How many there are; `out` has the first ones. Of those below only segments know. */

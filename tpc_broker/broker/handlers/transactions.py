@@ -33,7 +33,10 @@ ASKED_FOR = "transactions"
 DESCRIBED_AT_ONCE: Final = 50
 LISTED_AT_ONCE: Final = 500
 """Made for an answer in a step, about a microsecond each."""
-TOO_MANY_PRODUCERS = f"An answer tells {limits.PRODUCERS_TOLD_MAX} producers at most: ask for fewer partitions at once."
+TOLD_IN_PART = (
+    f"An answer tells {limits.PRODUCERS_TOLD_MAX} producers at most: all that have a transaction open, and of the "
+    "others as many as fit. Ask for fewer partitions at once."
+)
 
 
 def note_transactions(core: Core, request: Request) -> None:
@@ -161,7 +164,9 @@ def _state(
 def handle_describe_producers(
     core: Core, request: Request, message: messages.DescribeProducersRequest
 ) -> messages.DescribeProducersResponse:
-    """Of partitions that are here, led or followed, idempotent producers too: all that are known."""
+    """Of partitions that are here, led or followed, idempotent producers too. Who looks for a transaction that hangs
+    is told of all that are open, however many producers there are beside.
+    """
     kind, room = messages.DescribeProducersResponse, limits.PRODUCERS_TOLD_MAX
     answer = kind()
     for topic in message.topics:
@@ -193,7 +198,9 @@ def _producers(core: Core, name: str, index: int, room: int) -> messages.Describ
         except PartitionOfflineError:
             found = ErrorCode.KAFKA_STORAGE_ERROR
         if producers is None:
-            found, why = ErrorCode.INVALID_REQUEST, TOO_MANY_PRODUCERS
+            found, why = ErrorCode.INVALID_REQUEST, TOLD_IN_PART
+        elif len(producers) == room:
+            why = TOLD_IN_PART
     state = messages.DescribeProducersResponse.ProducerState
     return messages.DescribeProducersResponse.PartitionResponse(
         partition_index=index,
