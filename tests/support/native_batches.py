@@ -17,7 +17,7 @@ RECORDS_PER_CALL: Final = 256
 
 
 def crc32c_method() -> str:
-    """How checksums are computed here: ``sse4.2``, ``armv8`` or ``portable``."""
+    """How checksums are computed here: ``vpclmulqdq``, ``sse4.2``, ``armv8`` or ``portable``."""
     return _text(lib.tpc_crc32c_method())
 
 
