@@ -47,6 +47,8 @@ KEPT_BYTES: Final = 4 * 1024 * 1024
 """What was needed for a larger batch is given back when it has been written, where it is more than this."""
 NATIVE_BYTES_MAX: Final = 1024 * 1024
 """Of the records of a batch that C unpacks by itself."""
+_uncleared: Final = ffi.new_allocator(should_clear_after_alloc=False)
+"""What is written before it is read."""
 _LOAD: Final = 0.9
 _SPARE_SLOTS: Final = 16
 _HORIZON_MS_MAX: Final = 2**62
@@ -158,8 +160,8 @@ class Cleaning:
     def _take_codecs(self, codecs: Any) -> None:
         self._take_native(self._codec.native)
         unpacked_bytes = min(NATIVE_BYTES_MAX, self._job.decompressed_bytes_max)
-        self._unpacked_memory = ffi.new("uint8_t[]", max(1, unpacked_bytes))
-        self._kept_memory = ffi.new("uint8_t[]", 3 * NATIVE_BYTES_MAX)
+        self._unpacked_memory = _uncleared("uint8_t[]", max(1, unpacked_bytes))
+        self._kept_memory = _uncleared("uint8_t[]", 3 * NATIVE_BYTES_MAX)
         codecs.unpacked, codecs.unpacked_bytes = self._unpacked_memory, unpacked_bytes
         codecs.kept, codecs.kept_bytes = self._kept_memory, 3 * NATIVE_BYTES_MAX
 
