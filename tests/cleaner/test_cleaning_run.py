@@ -9,7 +9,7 @@ import pytest
 from tests.support.cleaned_logs import CleanedLog
 from tests.support.descriptors import descriptors_left, open_descriptors
 from tests.support.record_batches import LOG_APPEND_TIME, LZ4, ZSTD, Record, batch, encode_record
-from tpc_broker.cleaner import cleaning_run
+from tpc_broker.cleaner import cleaning_run, log_writer
 from tpc_broker.cleaner.cleaning_run import CleaningStoppedError, SourceChangedError, clean
 from tpc_broker.kafka.compression import compress_small
 from tpc_broker.log import cleaned_segment
@@ -147,15 +147,16 @@ def test_what_take_raises_ends_the_job(log):
 
 @pytest.mark.parametrize("failing", range(1, 6))
 def test_a_full_disk_leaves_nothing_behind(log, monkeypatch, failing):
-    before, calls, real = names(log), [], os.write
+    before, calls, real = names(log), [], os.pwrite
 
-    def write(descriptor, data):
+    def write(descriptor, data, position):
         calls.append(None)
         if len(calls) == failing:
             raise OSError(errno.ENOSPC, "no space left")
-        return real(descriptor, data[: max(1, len(data) // 2)])
+        return real(descriptor, data[: max(1, len(data) // 2)], position)
 
-    monkeypatch.setattr(cleaning_run.os, "write", write)
+    monkeypatch.setattr(log_writer.os, "pwrite", write)
+    monkeypatch.setattr(log_writer, "PIECE_BYTES", 64)
     with pytest.raises(OSError, match="no space"):
         run(log)
     assert names(log) == before
@@ -265,7 +266,6 @@ def test_what_was_read_does_not_stay_in_the_page_cache(tmp_path, monkeypatch, ca
     monkeypatch.setattr(cleaning_run, "CACHED_BYTES_MAX", cached_bytes_max)
     monkeypatch.setattr(cleaning_run, "READ_BYTES", 1000)
     monkeypatch.setattr(cleaning_run, "DROPPED_BYTES", 4000)
-    monkeypatch.setattr(cleaning_run, "DURABLE_BYTES", 1)
     log = CleanedLog(tmp_path)
     for base in (0, 20):
         log.append(b"".join(batch([Record(bytes(600), b"k%d" % at)], base_offset=at) for at in range(base, base + 20)))

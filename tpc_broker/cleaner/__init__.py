@@ -10,6 +10,7 @@ no journal and renames nothing. So it may die at any moment, and a batch that is
   niceness, memory's bound and what the job leaves in memory end with it;
 * `cleaning_run`: one job (`log.cleaning_job`), with blocking calls: read the segments, write cleaned ones beside them.
   The decisions are `log.cleaning`'s, the loop over records is C's (`native/bytes/clean.c`);
+* `log_writer`: the log that it writes, past the page cache, beside the work; `memory`: with huge pages;
 * `codecs`: unpacking and packing of batches, into memory that is used again;
 * `shared_pace`: bytes a second, of all processes of the node together;
 * `process.cleaner_lives`: the supervisor's side. A process is started when a core waits, `log.cleaner.threads` at most,

@@ -6,9 +6,8 @@
 3. Of each group the log is written while it is made, then its indexes; all are made durable, with their names; then the
    group is given to `take`.
 
-What was read and written does not stay in the page cache, and does not pile up in front of others' writes: every few
-MiB the kernel is told to begin with what was written, and to drop what it is done with. A small job's sources stay
-there between the two readings.
+What was read does not stay in the page cache: every few MiB the kernel is told to drop it. A small job's sources stay
+there between the two readings. What is written does not go there (`log_writer`).
 """
 
 from __future__ import annotations
@@ -16,11 +15,13 @@ from __future__ import annotations
 import mmap
 import os
 import time
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, Self
 
 from tpc_broker.cleaner.codecs import codec_of_a_job
+from tpc_broker.cleaner.log_writer import LogWriter, create, write_at
+from tpc_broker.cleaner.memory import map_memory
 from tpc_broker.engine.durable_files import sync_folder
 from tpc_broker.log.batch import LENGTH_PREFIX_BYTES, BatchDamageError, batch_size_at
 from tpc_broker.log.cleaned_segment import CleanedSegment, SegmentFullError
@@ -43,17 +44,11 @@ if TYPE_CHECKING:
 
 READ_BYTES: Final = 512 * 1024
 """At a time: what was read is still in the cache of a CPU when it is looked at."""
-HANDED_BYTES: Final = 4 * 1024 * 1024
-"""So much is written before the kernel is told to begin with it."""
 DROPPED_BYTES: Final = 4 * 1024 * 1024
 """So much is read before the kernel is told to drop it. It holds what it has read ahead in folios of up to 2 MiB, and
 drops none of which it is told a part (ext4 and XFS, Linux 6.16): what lies across two pieces goes when the file was
 read.
 """
-DURABLE_BYTES: Final = 128 * 1024 * 1024
-"""So much is written before the cleaner waits until it is durable."""
-HUGE_PAGE_BYTES: Final = 2 * 1024 * 1024
-"""A map of keys that is larger has huge pages, if there are any: it is read at random."""
 CACHED_BYTES_MAX: Final = 256 * 1024 * 1024
 """Of a job whose sources stay in the page cache until they are read again."""
 _NS_PER_MS: Final = 1_000_000
@@ -102,7 +97,7 @@ class _Run:
         """See `clean`."""
         job, started = self._job, time.monotonic()
         with ExitStack() as stack:
-            memory = _map_memory(map_bytes(job))
+            memory = map_memory(map_bytes(job))
             codec = stack.enter_context(codec_of_a_job())
             cleaning = Cleaning(job, codec, memoryview(memory), os.urandom(16))
             self._collect(cleaning)
@@ -278,7 +273,7 @@ class _Run:
         def write(data: memoryview) -> None:
             written.add(data)
             self._pace(data.nbytes)
-            files.write_log(data)
+            files.log.write(data)
 
         cleaning.begin(source)
         self._read(source, cleaning, lambda data: cleaning.rewrite(data, write))
@@ -312,63 +307,30 @@ class _CleanedFiles:
             for suffix in CLEANED_SUFFIXES
         ]
         self.is_offered = False
-        self._log = -1
-        self._position = self._handed = self._dropped = self._durable = 0
 
     def __enter__(self) -> Self:
-        self._log = _create(self._paths[0])
+        self.log = LogWriter(self._paths[0])
         return self
 
     def __exit__(self, kind: object, error: object, trace: object) -> None:
-        os.close(self._log)
+        self.log.close()
         if kind is not None and not self.is_offered:
             for path in self._paths:
                 path.unlink(missing_ok=True)
 
-    def write_log(self, data: memoryview) -> None:
-        """Behind what is there."""
-        _write(self._log, data)
-        self._position += data.nbytes
-        if self._position - self._durable >= DURABLE_BYTES:
-            os.fdatasync(self._log)
-            self._durable = self._position
-        if self._position - self._handed >= HANDED_BYTES:
-            # The kernel begins to write what is dirty, and drops what has been written: here the pieces before.
-            os.posix_fadvise(self._log, self._dropped, self._position - self._dropped, os.POSIX_FADV_DONTNEED)
-            self._dropped, self._handed = self._handed, self._position
-
     def finish(self, indexes: CleanedIndexes, modified_ms: int) -> None:
         """All of it is durable, and was written at that time. An empty index of transactions has no file."""
-        os.utime(self._log, ns=(modified_ms * _NS_PER_MS, modified_ms * _NS_PER_MS))
-        os.fsync(self._log)
-        os.posix_fadvise(self._log, 0, 0, os.POSIX_FADV_DONTNEED)
+        self.log.finish(modified_ms * _NS_PER_MS)
         for path, content in zip(self._paths[1:], indexes, strict=True):
             if not content and path is self._paths[-1]:
                 continue
-            descriptor = _create(path)
+            descriptor = create(path)
             try:
-                _write(descriptor, memoryview(content))
+                write_at(descriptor, memoryview(content), 0)
                 os.fsync(descriptor)
             finally:
                 os.close(descriptor)
         sync_folder(self._folder)
-
-
-def _map_memory(size: int) -> mmap.mmap:
-    memory = mmap.mmap(-1, size)
-    if size > HUGE_PAGE_BYTES:
-        with suppress(OSError):  # a kernel without
-            memory.madvise(mmap.MADV_HUGEPAGE)
-    return memory
-
-
-def _create(path: Path) -> int:
-    return os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o644)
-
-
-def _write(descriptor: int, data: memoryview) -> None:
-    while data.nbytes:
-        data = data[os.write(descriptor, data) :]
 
 
 def _size(path: Path) -> int:

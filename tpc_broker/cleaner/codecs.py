@@ -22,6 +22,7 @@ KEPT_BYTES: Final = 16 * 1024 * 1024
 """Of an unpacked batch: the memory of a larger one is given back before the next."""
 _M_TRIM_THRESHOLD: Final = -1
 _M_MMAP_THRESHOLD: Final = -3
+_M_ARENA_MAX: Final = -8
 _ALLOCATOR_KEEPS_BYTES: Final = 32 * 1024 * 1024
 _LEVEL, _HASH_LOG, _CHAIN_LOG, _MIN_MATCH, _STRATEGY = 100, 102, 103, 105, 107  # ZSTD_cParameter
 _FAST, _DOUBLE_FAST = 1, 2  # ZSTD_strategy
@@ -41,12 +42,14 @@ def keep_freed_memory() -> None:
     """From here on this process's allocator keeps what is freed, up to 32 MiB.
 
     A compressor of zstd takes some MiB for each batch. Given back and taken anew they are zeroed page by page, which
-    costs thrice what compressing a batch of 8 KiB does (mallopt(3); nothing is done where the C library has none).
+    costs thrice what compressing a batch of 8 KiB does (mallopt(3); nothing is done where the C library has none). No
+    thread gets a heap of its own: each takes 64 MiB of the address space that a job may have.
     """
     mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
     if mallopt is not None:
         mallopt(_M_TRIM_THRESHOLD, _ALLOCATOR_KEEPS_BYTES)
         mallopt(_M_MMAP_THRESHOLD, _ALLOCATOR_KEEPS_BYTES)
+        mallopt(_M_ARENA_MAX, 1)
 
 
 class _Unpacker:
