@@ -12,7 +12,6 @@ there between the two readings. What is written does not go there (`log_writer`)
 
 from __future__ import annotations
 
-import mmap
 import os
 import time
 from contextlib import ExitStack, contextmanager
@@ -89,7 +88,7 @@ class _Run:
     ) -> None:
         self._job, self._take, self._pace, self._should_stop = job, take, pace, should_stop
         self._folder = Path(job.folder)
-        self._buffer = mmap.mmap(-1, READ_BYTES)
+        self._buffer = map_memory(READ_BYTES)
         self._bytes_read = self._bytes_written = self._bytes_before = 0
         self._is_cached = sum(source.size_bytes for source in job.sources) <= CACHED_BYTES_MAX
 
@@ -228,7 +227,7 @@ class _Run:
         needed = batch_size_at(data, 0) or LENGTH_PREFIX_BYTES
         if needed > bytes_left or needed <= len(data):
             raise BatchDamageError(f"a batch of {needed} bytes where {bytes_left} are left")
-        larger = mmap.mmap(-1, needed)
+        larger = map_memory(needed)
         larger[: len(data)] = data
         self._buffer = larger
 

@@ -9,6 +9,7 @@ from contextlib import contextmanager, suppress
 from functools import cache
 from typing import TYPE_CHECKING, Any, Final
 
+from tpc_broker.cleaner.memory import map_memory
 from tpc_broker.kafka.compression import Compression, compress, compress_small, decompress_into
 from tpc_broker.kafka.errors import DecodeError
 from tpc_broker.log.cleaning import Codec, NativeCodecs
@@ -56,13 +57,13 @@ class _Unpacker:
     """Unpacks into memory that is used again; pages of it exist where something was written."""
 
     def __init__(self) -> None:
-        self._output = mmap.mmap(-1, mmap.PAGESIZE)
+        self._output = map_memory(mmap.PAGESIZE)
         self._used_bytes = 0
 
     def unpack(self, compression: int, data: memoryview, bytes_max: int) -> Buffer | None:
         """See `Codec.unpack`."""
         if len(self._output) != max(1, bytes_max):
-            self._output = mmap.mmap(-1, max(1, bytes_max))
+            self._output = map_memory(max(1, bytes_max))
         if self._used_bytes > KEPT_BYTES:
             self._output.madvise(mmap.MADV_DONTNEED)
         view = memoryview(self._output)

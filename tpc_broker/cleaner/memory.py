@@ -13,8 +13,10 @@ each job.
 
 
 def map_memory(size: int) -> mmap.mmap:
-    """Zeros."""
-    memory = mmap.mmap(-1, size)
+    """Zeros, of this process alone: what is shared, as mmap.mmap() has it by default, gets no huge pages, and is not
+    given back by MADV_DONTNEED.
+    """
+    memory = mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
     if size >= HUGE_PAGE_BYTES:
         with suppress(OSError):  # a kernel without
             memory.madvise(mmap.MADV_HUGEPAGE)
