@@ -152,6 +152,10 @@ class tpc_clean_codecs(Structure):
     unpacked_bytes: int
     kept: Pointer[int]
     kept_bytes: int
+    remembered: Pointer[int]
+    remembered_bytes: int
+    remembered_end: int
+    remembered_at: int
 
 class tpc_clean_key(Structure):
     @property

@@ -23,6 +23,7 @@ enum {
     KEPT_ATTRIBUTES = EMPTIED_ATTRIBUTES | TPC_BATCH_COMPRESSION_MASK,
     /* By which one record may grow: the delta of its timestamp by 9, its length by 4. */
     RECORD_GROWTH_MAX = 13,
+    CACHE_LINE_BYTES = 64,
 };
 
 /* ---- the map ---- */
@@ -87,10 +88,75 @@ static bool begin_batch(tpc_cleaner *cleaner, const uint8_t *bytes, size_t bytes
 
 static bool is_compressed(const tpc_batch_header *header) { return header->attributes & TPC_BATCH_COMPRESSION_MASK; }
 
-/* Into codecs.unpacked; -1: the caller has to do it. */
-static int64_t unpack(const tpc_cleaner *cleaner, const tpc_batch_header *header, const uint8_t *packed,
-                      size_t packed_bytes) {
-    return clean_unpack(&cleaner->codecs, header->attributes & TPC_BATCH_COMPRESSION_MASK, packed, packed_bytes);
+typedef struct {
+    const uint8_t *bytes; /* NULL: the caller has to unpack them */
+    size_t count;
+} records_span;
+
+/* The records of the compressed batch at cleaner->place, until the next call. */
+static records_span unpack(tpc_cleaner *cleaner, const uint8_t *batch, const tpc_batch_header *header) {
+    tpc_clean_codecs *codecs = &cleaner->codecs;
+    int64_t count = clean_unpack(codecs, header->attributes & TPC_BATCH_COMPRESSION_MASK, codecs->unpacked,
+                                 batch + TPC_BATCH_HEADER_BYTES, (size_t)header->batch_bytes - TPC_BATCH_HEADER_BYTES);
+    return count < 0 ? (records_span){0} : (records_span){codecs->unpacked, (size_t)count};
+}
+
+/*
+ * Unpacking zstd takes as long as packing what is left, and lz4 longer than memory. So as long as there is room, what
+ * collecting has unpacked stays for writing, which meets the same batches in the same order. Which batch it was of is told by all of its header, in
+ * which is the checksum of the rest, and both readings hold the batch against that.
+ */
+typedef struct {
+    uint8_t header[TPC_BATCH_HEADER_BYTES];
+    uint8_t reserved[3];
+    int64_t base_offset;
+    int64_t records_bytes;
+} remembered;
+
+_Static_assert(sizeof(remembered) == 80, "records and the next header are aligned");
+
+static inline int64_t remembered_size(int64_t records_bytes) {
+    return (int64_t)sizeof(remembered) + ((records_bytes + 7) & ~7);
+}
+
+/* As unpack(), for good where there is room. */
+static records_span unpack_and_remember(tpc_cleaner *cleaner, const uint8_t *batch, const tpc_batch_header *header) {
+    tpc_clean_codecs *codecs = &cleaner->codecs;
+    if (codecs->remembered_bytes - codecs->remembered_end < remembered_size(codecs->unpacked_bytes))
+        return unpack(cleaner, batch, header);
+    remembered *one = (remembered *)(codecs->remembered + codecs->remembered_end);
+    uint8_t *records = (uint8_t *)(one + 1);
+    int64_t count = clean_unpack(codecs, header->attributes & TPC_BATCH_COMPRESSION_MASK, records,
+                                 batch + TPC_BATCH_HEADER_BYTES, (size_t)header->batch_bytes - TPC_BATCH_HEADER_BYTES);
+    if (count < 0) return (records_span){0};
+    memcpy(one->header, batch, TPC_BATCH_HEADER_BYTES);
+    one->base_offset = header->base_offset;
+    one->records_bytes = count;
+    codecs->remembered_end += remembered_size(count);
+    return (records_span){records, (size_t)count};
+}
+
+/* Records are walked over by their lengths, one miss of the cache after the other. The next batch is about as large. */
+static inline void ask_for_next(const tpc_clean_codecs *codecs, const remembered *one) {
+    int64_t size = remembered_size(one->records_bytes), begin = codecs->remembered_at + size;
+    int64_t end = begin + size < codecs->remembered_end ? begin + size : codecs->remembered_end;
+    for (int64_t at = begin; at < end; at += CACHE_LINE_BYTES) __builtin_prefetch(codecs->remembered + at);
+}
+
+/* As unpack(), of what collecting has left where it has. */
+static records_span recall(tpc_cleaner *cleaner, const uint8_t *batch, const tpc_batch_header *header) {
+    tpc_clean_codecs *codecs = &cleaner->codecs;
+    if (!clean_can_pack(codecs, header->attributes & TPC_BATCH_COMPRESSION_MASK)) return (records_span){0};
+    while (codecs->remembered_at < codecs->remembered_end) {
+        const remembered *one = (const remembered *)(codecs->remembered + codecs->remembered_at);
+        if (memcmp(one->header, batch, TPC_BATCH_HEADER_BYTES) == 0) {
+            ask_for_next(codecs, one);
+            return (records_span){(const uint8_t *)(one + 1), (size_t)one->records_bytes};
+        }
+        if (one->base_offset >= header->base_offset) break;
+        codecs->remembered_at += remembered_size(one->records_bytes);
+    }
+    return unpack(cleaner, batch, header);
 }
 
 /* What the caller has to know of the batch that it is to unpack. */
@@ -205,12 +271,12 @@ int tpc_clean_collect(tpc_cleaner *cleaner, const uint8_t *bytes, size_t bytes_c
         const uint8_t *records = bytes + cleaner->place + TPC_BATCH_HEADER_BYTES;
         size_t records_bytes = (size_t)header.batch_bytes - TPC_BATCH_HEADER_BYTES;
         if (has_keys && is_compressed(&header)) {
-            int64_t unpacked = unpack(cleaner, &header, records, records_bytes);
-            if (unpacked < 0) {
+            records_span unpacked = unpack_and_remember(cleaner, bytes + cleaner->place, &header);
+            if (!unpacked.bytes) {
                 cleaner->stop = ask_to_unpack(cleaner, &header);
                 break;
             }
-            records = cleaner->codecs.unpacked, records_bytes = (size_t)unpacked;
+            records = unpacked.bytes, records_bytes = unpacked.count;
         }
         if (has_keys && !collect_records(cleaner, &header, records, records_bytes)) break;
         collected(cleaner, &header);
@@ -508,11 +574,11 @@ static bool takes_place(const tpc_cleaner *cleaner, const tpc_batch_header *head
     return is_small || verdict->records_count < header->records_count;
 }
 
-/* Packs what stays of the records in codecs.unpacked. False: cleaner->stop says why not. */
+/* Packs what stays of the unpacked records. False: cleaner->stop says why not. */
 static bool put_packed(tpc_cleaner *cleaner, const uint8_t *batch, const tpc_batch_header *header,
-                       size_t unpacked_bytes, tpc_clean_verdict *verdict, uint8_t *out, size_t out_bytes) {
+                       records_span unpacked, tpc_clean_verdict *verdict, uint8_t *out, size_t out_bytes) {
     tpc_clean_codecs *codecs = &cleaner->codecs;
-    size_t room = room_for(header, unpacked_bytes, verdict), bound = clean_packed_bound(room);
+    size_t room = room_for(header, unpacked.count, verdict), bound = clean_packed_bound(room);
     cleaner->stop = ask_to_unpack(cleaner, header);
     if (room > (size_t)codecs->kept_bytes) return false;
     if (!has_room(cleaner, TPC_BATCH_HEADER_BYTES + bound, out_bytes)) {
@@ -520,7 +586,7 @@ static bool put_packed(tpc_cleaner *cleaner, const uint8_t *batch, const tpc_bat
         return false;
     }
     uint8_t *at = out + cleaner->written_bytes;
-    size_t kept_bytes = put_records(cleaner, header, codecs->unpacked, unpacked_bytes, verdict, codecs->kept);
+    size_t kept_bytes = put_records(cleaner, header, unpacked.bytes, unpacked.count, verdict, codecs->kept);
     int64_t packed_bytes = clean_pack(codecs, header->attributes & TPC_BATCH_COMPRESSION_MASK, codecs->kept, kept_bytes,
                                       at + TPC_BATCH_HEADER_BYTES, bound);
     if (packed_bytes < 0) return false;
@@ -540,14 +606,12 @@ static bool put_packed(tpc_cleaner *cleaner, const uint8_t *batch, const tpc_bat
 /* A compressed batch, without the caller if it can be. */
 static int clean_packed_batch(tpc_cleaner *cleaner, const uint8_t *batch, const tpc_batch_header *header, uint8_t *out,
                               size_t out_bytes) {
-    int64_t unpacked =
-        unpack(cleaner, header, batch + TPC_BATCH_HEADER_BYTES, (size_t)header->batch_bytes - TPC_BATCH_HEADER_BYTES);
-    if (unpacked < 0) return ask_to_unpack(cleaner, header);
-    tpc_clean_verdict verdict = judge(cleaner, header, cleaner->codecs.unpacked, (size_t)unpacked, false);
+    records_span unpacked = recall(cleaner, batch, header);
+    if (!unpacked.bytes) return ask_to_unpack(cleaner, header);
+    tpc_clean_verdict verdict = judge(cleaner, header, unpacked.bytes, unpacked.count, false);
     if (verdict.outcome != TPC_CLEAN_REWRITTEN)
         return put_plain(cleaner, batch, header, &verdict, out, out_bytes) ? TPC_CLEAN_END : TPC_CLEAN_ROOM;
-    return put_packed(cleaner, batch, header, (size_t)unpacked, &verdict, out, out_bytes) ? TPC_CLEAN_END
-                                                                                          : cleaner->stop;
+    return put_packed(cleaner, batch, header, unpacked, &verdict, out, out_bytes) ? TPC_CLEAN_END : cleaner->stop;
 }
 
 /* One batch of tpc_clean_batches(). */

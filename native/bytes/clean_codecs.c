@@ -46,13 +46,17 @@ static int64_t lz4_unpack_frame(lz4_function unpack, const uint8_t *from, size_t
     }
 }
 
-int64_t clean_unpack(const tpc_clean_codecs *codecs, int compression, const uint8_t *from, size_t from_bytes) {
-    if (compression == LZ4 && codecs->lz4_unpack && codecs->lz4_pack)
-        return lz4_unpack_frame((lz4_function)codecs->lz4_unpack, from, from_bytes, codecs->unpacked,
-                                (size_t)codecs->unpacked_bytes);
-    if (compression != ZSTD || !codecs->zstd_unpack || !codecs->zstd_pack) return -1;
-    size_t got = ((zstd_function)codecs->zstd_unpack)(codecs->zstd_unpack_context, codecs->unpacked,
-                                                      (size_t)codecs->unpacked_bytes, from, from_bytes);
+bool clean_can_pack(const tpc_clean_codecs *codecs, int compression) {
+    if (compression == LZ4) return codecs->lz4_unpack && codecs->lz4_pack;
+    return compression == ZSTD && codecs->zstd_unpack && codecs->zstd_pack;
+}
+
+int64_t clean_unpack(const tpc_clean_codecs *codecs, int compression, uint8_t *to, const uint8_t *from,
+                     size_t from_bytes) {
+    size_t to_bytes = (size_t)codecs->unpacked_bytes;
+    if (!clean_can_pack(codecs, compression)) return -1;
+    if (compression == LZ4) return lz4_unpack_frame((lz4_function)codecs->lz4_unpack, from, from_bytes, to, to_bytes);
+    size_t got = ((zstd_function)codecs->zstd_unpack)(codecs->zstd_unpack_context, to, to_bytes, from, from_bytes);
     return ((zstd_is_error)codecs->zstd_is_error)(got) ? -1 : (int64_t)got;
 }
 

@@ -422,7 +422,7 @@ typedef struct {
     tpc_clean_key keys[SLOTS];
     tpc_clean_aborted aborted[2];
     int64_t kept_offsets[2];
-    uint8_t *marks, *unpacked, *kept;
+    uint8_t *marks, *unpacked, *kept, *remembered;
 } clean_job;
 
 /* In the place of a library's: what is packed is what was there, or an error. */
@@ -443,6 +443,8 @@ static clean_job *clean_begin(const input *in) {
     job->marks = malloc(MARKS_BYTES);
     job->unpacked = malloc(UNPACKED_BYTES);
     job->kept = malloc(3 * UNPACKED_BYTES);
+    size_t remembered_bytes = (size_t)(next_random() % 4) * UNPACKED_BYTES;
+    job->remembered = malloc(remembered_bytes);
     job->aborted[0] = (tpc_clean_aborted){.producer_id = 5, .first_offset = 0, .last_offset = 103};
     job->aborted[1] = (tpc_clean_aborted){.producer_id = 6, .first_offset = 104, .last_offset = 120};
     job->kept_offsets[0] = 100, job->kept_offsets[1] = 110;
@@ -460,7 +462,9 @@ static clean_job *clean_begin(const input *in) {
                                             .unpacked = job->unpacked,
                                             .unpacked_bytes = UNPACKED_BYTES,
                                             .kept = job->kept,
-                                            .kept_bytes = 3 * UNPACKED_BYTES},
+                                            .kept_bytes = 3 * UNPACKED_BYTES,
+                                            .remembered = job->remembered,
+                                            .remembered_bytes = (int64_t)remembered_bytes},
                                  .batch_bytes_max = in->version & 4 ? 80 : INT32_MAX,
                                  .now_ms = 1700000000003,
                                  .new_horizon_ms = INT64_MAX / 2,
@@ -541,6 +545,7 @@ static int run_clean(const input *in) {
     free(job->marks);
     free(job->unpacked);
     free(job->kept);
+    free(job->remembered);
     free(job);
     return result;
 }

@@ -1,5 +1,6 @@
 """The map of keys: its hash is the one that is known to be sound, and it holds what it says. And zstd."""
 
+import ctypes
 from random import Random
 
 import cramjam
@@ -9,8 +10,10 @@ from tests.support.cleaned_logs import CleanedLog
 from tests.support.record_batches import Record, batch
 from tpc_broker.cleaner.codecs import codec_of_a_job
 from tpc_broker.kafka.compression import Compression, decompress
+from tpc_broker.kafka.records import Record as ClientRecord
+from tpc_broker.kafka.records import build_batch
 from tpc_broker.log.batch import BATCH_HEADER_BYTES, decode_header
-from tpc_broker.log.cleaning import KEY_BYTES, Cleaning, map_bytes
+from tpc_broker.log.cleaning import KEY_BYTES, NATIVE_BYTES_MAX, Cleaning, map_bytes
 from tpc_broker.log.cleaning_job import CleaningSource
 
 HASH_KEY = bytes(range(16))
@@ -102,3 +105,75 @@ def test_zstd_is_as_small_as_kafka_makes_it(tmp_path, records_count):
     stream = cramjam.zstd.Compressor(level=3)
     stream.compress(plain)
     assert len(packed) < 1.005 * len(bytes(stream.finish()))
+
+
+class Counted:
+    """A library's function that counts its calls."""
+
+    def __init__(self, address, kind):
+        self.calls = 0
+        self._real = kind(address)
+        self._held = kind(self._call)
+        self.address = ctypes.cast(self._held, ctypes.c_void_p).value
+
+    def _call(self, *arguments):
+        self.calls += 1
+        return self._real(*arguments)
+
+
+LZ4_FUNCTION = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_int, ctypes.c_int)
+ZSTD_FUNCTION = ctypes.CFUNCTYPE(
+    ctypes.c_size_t, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_size_t, ctypes.c_void_p, ctypes.c_size_t
+)
+BATCHES, BATCH_RECORDS = 12, 9
+HEADER_BYTES = 80
+"""Of one that is remembered, in front of its records."""
+
+
+@pytest.mark.parametrize(("compression", "function"), [(Compression.LZ4, "lz4"), (Compression.ZSTD, "zstd")])
+@pytest.mark.parametrize("spare_bytes", [0, 1000, 5000, 1 << 20])
+def test_what_collecting_has_unpacked_is_not_unpacked_again_where_there_was_room(
+    tmp_path, compression, function, spare_bytes
+):
+    """And what is written is the same, also when it is written a second time from the middle on."""
+    every = [
+        bytes(build_batch(
+            [ClientRecord(bytes(100), b"%d" % (n % 7), 1) for n in range(at, at + BATCH_RECORDS)],
+            base_offset=at, compression=compression, partition_leader_epoch=0,
+        ))
+        for at in range(0, BATCHES * BATCH_RECORDS, BATCH_RECORDS)
+    ]  # fmt: skip
+    data = b"".join(every)
+    source = CleaningSource(0, BATCHES * BATCH_RECORDS, len(data), 1, False, 0, 0)
+    job = CleanedLog(tmp_path, [source]).job()
+    found, calls = [], []
+    # Room for the largest batch has to be left, where one is to be remembered.
+    for memory in (None, bytearray(NATIVE_BYTES_MAX + spare_bytes)):
+        with codec_of_a_job() as codec:
+            name = f"{function}_unpack"
+            kind = LZ4_FUNCTION if compression is Compression.LZ4 else ZSTD_FUNCTION
+            counted = Counted(getattr(codec.native, name), kind)
+            counting = codec._replace(native=codec.native._replace(**{name: counted.address}))
+            room = None if memory is None else memoryview(memory)
+            cleaning = Cleaning(job, counting, memoryview(bytearray(map_bytes(job))), HASH_KEY, room)
+            cleaning.begin(source)
+            assert cleaning.collect(memoryview(data)) == len(data)
+            cleaning.end(source)
+            assert counted.calls == BATCHES
+            written = bytearray()
+            cleaning.begin(source)
+            half = len(b"".join(every[: BATCHES // 2]))
+            assert cleaning.rewrite(memoryview(data)[:half], written.extend) == half
+            for again in (True, False):
+                before = cleaning.progress()
+                end = bytearray()
+                assert cleaning.rewrite(memoryview(data)[half:], end.extend) == len(data) - half
+                if again:
+                    cleaning.go_back(before, may_grow=True)
+            found.append(bytes(written + end))
+            calls.append(counted.calls - BATCHES)
+    assert found[0] == found[1]
+    assert calls[0] == BATCHES + BATCHES // 2
+    remembered = min(BATCHES, (spare_bytes - HEADER_BYTES) // (HEADER_BYTES + 992) + 1) if spare_bytes else 0
+    second_half = max(0, remembered - BATCHES // 2)
+    assert calls[1] == calls[0] - remembered - second_half

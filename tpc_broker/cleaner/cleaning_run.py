@@ -98,7 +98,9 @@ class _Run:
         with ExitStack() as stack:
             memory = map_memory(map_bytes(job))
             codec = stack.enter_context(codec_of_a_job())
-            cleaning = Cleaning(job, codec, memoryview(memory), os.urandom(16))
+            left = job.dedupe_bytes - len(memory)
+            unpacked = memoryview(map_memory(left)) if left > 0 else None
+            cleaning = Cleaning(job, codec, memoryview(memory), os.urandom(16), unpacked)
             self._collect(cleaning)
             groups = self._groups(cleaning)
             while groups:

@@ -107,13 +107,21 @@ class Progress(NamedTuple):
 
 class Cleaning:
     """One job. `memory` is for the map: zeros, of `map_bytes`; `hash_key`: 16 bytes that nobody can foresee.
+    `unpacked_memory`: for what the first walk has unpacked of zstd, so that the second one need not.
 
     For each source that has what `is_dirty`: `begin`, `collect` until all is taken, `end`. Then for each one that
     `is_cleaned`, from the first on: `begin`, `rewrite` until all is taken. Whoever puts several together asks for
     `take_results` at the end of each.
     """
 
-    def __init__(self, job: CleaningJob, codec: Codec, memory: memoryview, hash_key: bytes) -> None:
+    def __init__(
+        self,
+        job: CleaningJob,
+        codec: Codec,
+        memory: memoryview,
+        hash_key: bytes,
+        unpacked_memory: memoryview | None = None,
+    ) -> None:
         self._job, self._codec = job, codec
         self._c = c = ffi.new("tpc_cleaner *")
         self._held: list[object] = []
@@ -125,6 +133,9 @@ class Cleaning:
         c.keys_max = max(1, min(int(c.slots_count * _LOAD), c.slots_count - 1))
         c.hash_key[0], c.hash_key[1] = (int.from_bytes(hash_key[at : at + 8], "little") for at in (0, 8))
         self._take_policy(c)
+        if unpacked_memory is not None:
+            c.codecs.remembered, c.codecs.remembered_bytes, held = pinned(unpacked_memory, writable=True)
+            self._held.append(held)
         self._out = bytearray()
         self._set_out(OUT_BYTES)
         self._verdict = ffi.new("tpc_clean_verdict *")

@@ -62,6 +62,11 @@ typedef struct {
     int64_t unpacked_bytes;
     uint8_t *kept; /* the records that stay of one: 3 times as large */
     int64_t kept_bytes;
+    /* What collecting has unpacked, for writing. Aligned to 8; none without room for unpacked_bytes. */
+    uint8_t *remembered;
+    int64_t remembered_bytes;
+    int64_t remembered_end; /* 0 at first, as the next */
+    int64_t remembered_at;  /* of the batch that is written next, or of one before it */
 } tpc_clean_codecs;
 
 /* What happened to one batch that was unpacked: what the header of its successor says. */
