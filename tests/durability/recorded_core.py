@@ -166,7 +166,7 @@ async def sizes_in(folder):
     return {name: (await folder.disk.stat(folder.path / name)).size_bytes for name in names}
 
 
-async def _seal_behind_the_files(swap, given_way, seal, written, published):
+async def _seal_behind_the_files(swap, given_way, seal, written):
     """In place of `SegmentSwap._carry_out`: the commit point comes when all has been done."""
     folder = swap._log.folder
     for segment in given_way:
@@ -174,7 +174,6 @@ async def _seal_behind_the_files(swap, given_way, seal, written, published):
     await segment_swap.put_in_place(folder, seal, await sizes_in(folder))
     await folder.rename(written, f"{seal.base_offset:020d}.seal")
     await folder.disk.fsync_directory(folder.path)
-    swap._publish(given_way, seal, published)
 
 
 class Life:

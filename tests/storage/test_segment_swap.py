@@ -12,7 +12,7 @@ import trio.testing
 from tests.storage.checkpointed_core import DATA, SETTINGS, CheckpointedCore, PowerLoss
 from tests.storage.test_core_recovery import live, small_journal  # noqa: F401 - a fixture
 from tests.support.cleaned_copies import cleanable, cleaned_copy, sources_of, swap_copy
-from tests.support.disk_operations import forgetting
+from tests.support.disk_operations import Held, forgetting
 from tests.support.fake_disk import at_every_effect
 from tests.support.journal_file import encode_entry
 from tpc_broker.errors import StorageFailedError
@@ -178,6 +178,107 @@ async def test_the_partition_is_not_locked_while_the_seal_is_written():
     assert await storage.swap(sources, seal, lambda: None) >= 0
 
 
+STEPS = {
+    "seal": ("rename", lambda source, _target: source.name.endswith(".seal.tmp")),
+    "commit": ("fsync_directory", lambda *_path: True),
+    "log": ("rename", lambda _source, target: target.name.endswith(".log")),
+}
+"""Where a swap waits for the disk: before its commit point, at it, and behind it."""
+
+
+@contextlib.asynccontextmanager
+async def in_the_midst_of_a_swap(storage, step, ended):
+    """In the block it stands there. `ended` gets what became of it."""
+    segments = cleanable(storage)[1:4]
+    sources, seal = await sources_of(storage, segments), await cleaned_copy(storage, segments, keep=keep)
+
+    async def swap():
+        try:
+            await storage.swap(sources, seal, lambda: None)
+            ended.append(None)
+        except StorageFailedError as error:
+            ended.append(error)
+
+    operation, when = STEPS[step]
+    held = Held(when=when)
+    async with trio.open_nursery() as nursery:
+        storage.folder.disk.during(operation, do=held)
+        nursery.start_soon(swap)
+        await held.waiting.wait()
+        storage.folder.disk.during(operation, do=None)
+        try:
+            yield seal
+            assert not ended
+        finally:
+            held.may_go.set()  # it cannot be cancelled
+
+
+@pytest.mark.parametrize("step", STEPS)
+async def test_records_are_written_and_segments_rolled_in_the_midst_of_a_swap(step):
+    world, storage = await world_with_segments()
+    ended, partition = [], world.partitions[0]
+    async with in_the_midst_of_a_swap(storage, step, ended) as seal:
+        segments_count = len(storage.segments)
+        while len(storage.segments) < segments_count + 2:
+            await world.append()
+            await world.write_behind(everything=True)
+        await world.checkpoint()
+    assert ended == [None]
+    every = [offset for offset, _data in partition.acknowledged]
+    assert await offsets_of(world, storage) == left(every, seal)
+    world.disk.crash(world.rng)
+    assert (await opened(world))[1] == left(every, seal)
+
+
+@pytest.mark.parametrize("step", STEPS)
+@pytest.mark.parametrize("change", ["retention", "cut"])
+async def test_what_would_change_its_sources_waits_for_the_end_of_a_swap(step, change):
+    world, storage = await world_with_segments()
+    before, ended = await offsets_of(world, storage), []
+    first, end = storage.segments[2].base_offset, storage.written_end_offset
+    calls = {"retention": lambda: storage.advance_log_start(first, 0), "cut": lambda: storage.truncate(end)}
+
+    async def change_it():
+        await calls[change]()
+        changed.append(storage.segments)
+
+    changed = []
+    async with trio.open_nursery() as nursery, in_the_midst_of_a_swap(storage, step, ended) as seal:
+        nursery.start_soon(change_it)
+        await trio.testing.wait_all_tasks_blocked()
+        assert not changed
+    assert ended == [None]
+    assert changed[0] == storage.segments
+    assert {segment.seal for segment in storage.segments} == {None, seal}
+    shown = [offset for offset in before if offset >= storage.log_start_offset]
+    assert (shown != before) == (change == "retention")
+    assert await offsets_of(world, storage) == left(shown, seal)
+
+
+@pytest.mark.parametrize("step", STEPS)
+async def test_a_partition_that_fails_in_the_midst_of_a_swap_is_mended_when_that_has_ended(step):
+    """By what it has put in place: it has not shown it to anybody."""
+    world, storage = await world_with_segments()
+    before, ended, mended = await offsets_of(world, storage), [], []
+
+    async def mend():
+        await world.rewrite_failed()
+        mended.append(None)
+
+    async with trio.open_nursery() as nursery, in_the_midst_of_a_swap(storage, step, ended) as seal:
+        storage.fail("a write")
+        nursery.start_soon(mend)
+        await trio.testing.wait_all_tasks_blocked()
+        assert not mended
+    assert isinstance(ended[0], StorageFailedError)
+    assert mended == [None]
+    assert storage.failed is None
+    await world.write_behind(everything=True)
+    assert await offsets_of(world, storage) == left(before, seal)
+    world.disk.crash(world.rng)
+    assert (await opened(world))[1] == left(before, seal)
+
+
 @pytest.mark.parametrize("suffix", [".index", ".timeindex"])
 async def test_a_wrong_index_of_a_cleaned_segment_is_mended_if_it_is_then_what_its_seal_says(suffix):
     """As one that arrived so in a fill: it was made anew at each start."""
@@ -247,11 +348,10 @@ async def sizes_in(folder):
     return {name: (await folder.disk.stat(folder.path / name)).size_bytes for name in names}
 
 
-async def seal_behind_the_files(self, segments, seal, written, published):
+async def seal_behind_the_files(self, _segments, seal, written):
     await segment_swap.put_in_place(self._log.folder, seal, await sizes_in(self._log.folder))
     await self._log.folder.rename(written, f"{seal.base_offset:020d}.seal")
     await self._log.folder.disk.fsync_directory(self._log.folder.path)
-    self._publish(segments, seal, published)
 
 
 async def seal_without_a_sync(self, name, seal):

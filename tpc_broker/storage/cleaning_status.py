@@ -81,7 +81,7 @@ class CleaningTotals:
     swaps: int = 0
     """Times that cleaned segments took the place of others."""
     swaps_locked_us: int = 0
-    """How long they kept others from changing the partition's files."""
+    """How long they held the partition's lock. Cuts and retention wait for the whole swap, what is written does not."""
     swap_locked_us_max: int = 0
 
 

@@ -48,6 +48,8 @@ class Change(Enum):
     REPLACE = "swap of cleaned segments"
 
 
+OF_SEALED_SEGMENTS: Final = frozenset({Change.CUT, Change.RETAIN})
+"""They wait until a swap of cleaned segments is over, which itself waits for none of the others."""
 TRANSITIONS: Final[Mapping[FilesState, frozenset[FilesState]]] = {
     FilesState.OPEN: frozenset({FilesState.FAILED, FilesState.DELETING, FilesState.RELEASED}),
     FilesState.FAILED: frozenset({FilesState.REWRITING, FilesState.DELETING}),

@@ -69,7 +69,6 @@ from tpc_broker.storage.segment_swap import finish_swaps
 from tpc_broker.storage.segments import Segment, SegmentFolder, make_folder
 from tpc_broker.storage.shipments import remove_shipments
 from tpc_broker.storage.side_by_side import for_each
-from tpc_broker.storage.uncontended_lock import UncontendedLock
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Mapping
@@ -615,8 +614,9 @@ async def rewrite_partition(
     doubt; after a write that merely found no space none is, and the file is cut instead. Raises OSError or
     StorageFailedError when that fails too; then the partition stays failed.
 
-    What was changing the files when they failed (retention's roll) ends first: it goes by the segments of before, and
-    would publish them, and a file that is gone, among the new ones. What waits its turn is refused, or finds these.
+    What was changing the files when they failed (retention's roll, a swap) ends first: it goes by the segments of
+    before, and would publish them, and a file that is gone, among the new ones. What waits its turn is refused, or
+    finds these.
 
     `scan`: what the journal holds, taken since the failure. `written_offset`: what the data plane takes for written; an
     attempt that failed half-way has come less far.
@@ -624,7 +624,7 @@ async def rewrite_partition(
     folder = storage.folder
     own = [entry for entry in scan.entries if entry.partition == storage.key]
     in_place_writes = [entry for entry in own if entry.kind == EntryKind.IN_PLACE]
-    async with UncontendedLock(storage.lock):
+    async with storage.locked(beside_swaps=False):
         state, end_offset = storage.checkpointed, max(storage.written_end_offset, written_offset)
         if storage.life.pages_in_doubt:
             await _copy_active(folder, state, in_place_writes)

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, TypeVar
 import trio
 
 from tpc_broker.errors import StorageFailedError
-from tpc_broker.storage.files_life import Change, FilesLife
+from tpc_broker.storage.files_life import OF_SEALED_SEGMENTS, Change, FilesLife
 from tpc_broker.storage.roll_guard import RollGuard
 from tpc_broker.storage.swap_guard import SegmentReplacedError, SwapGuard, in_the_midst
 from tpc_broker.storage.uncontended_lock import UncontendedLock
@@ -180,13 +180,24 @@ class SegmentLog:
     @asynccontextmanager
     async def changing(self, change: Change) -> AsyncIterator[None]:
         """One change of the files, when its turn has come. An error of the disk inside makes the partition failed."""
-        async with UncontendedLock(self.lock):
+        async with self.locked(beside_swaps=change not in OF_SEALED_SEGMENTS):
             self.life.check(change)
             self.mark_changed()
             try:
                 yield
             except OSError as error:
                 raise self.failure(change.value, error) from error
+
+    @asynccontextmanager
+    async def locked(self, *, beside_swaps: bool) -> AsyncIterator[None]:
+        """The lock; unless `beside_swaps` when no swap is under way, of which none begins until it is given back."""
+        while True:
+            if not beside_swaps:
+                await self.swaps.wait_over()
+            async with UncontendedLock(self.lock):
+                if beside_swaps or not self.swaps.is_under_way:
+                    yield
+                    return
 
     def failure(self, what: str, error: OSError) -> StorageFailedError:
         """The disk has refused something: the partition is failed from here on."""

@@ -3,14 +3,18 @@
 Theory of operation
 -------------------
 The cleaner leaves its files, durable, beside the log under `.cleaned-GENERATION` names. The seal is written beside its
-place and made durable. Then, under the partition's lock, with its version as the job saw it:
+place and made durable. Then, when the partition's lock was taken, and its version is as the job saw it:
 
 1. `BASE.seal` gets its name, and that is made durable: the commit point. Before, nothing has changed; behind it the
    swap is finished, by whoever comes next;
 2. its files get their names;
-3. the next version is published, and the data plane told, in one step;
-4. the other segments that it replaces go, with all that belongs to them. They may be many, so the lock is given back
-   before; no other swap of the partition begins until they are gone.
+3. the next version is published, and the data plane told, in one step, under the lock;
+4. the other segments that it replaces go, with all that belongs to them.
+
+The lock is held for the look at the version, and for step 3. In between, and until step 4 is done, the swap is *under
+way*: what is written and rolled touches the active segment alone, and goes on; cuts, retention, mending and other swaps
+of the partition wait. So the sources stay what they were. What fails meanwhile (a write) fails the partition, and
+leaves the rest to mending, as if it had failed here.
 
 Steps 2 and 4 can be done again (`put_in_place`) from any state in which they were cut short, also when the disk has
 kept their parts in another order: the seal says which files are whose, and what is under a `.cleaned-` name of its
@@ -111,7 +115,7 @@ class SegmentSwap:
                 await log.swaps.wait_free()
                 with ExitStack() as begun:
                     async with log.changing(Change.REPLACE):
-                        locked_s = trio.current_time()
+                        looked_s = trio.current_time()
                         if log.swaps.is_held or log.swaps.is_under_way:
                             continue
                         self._check_version(sources, seal)
@@ -119,10 +123,15 @@ class SegmentSwap:
                             raise SwapRefusedError("it is not to be cleaned any more")
                         begun.enter_context(log.swaps.under_way())
                         begun.enter_context(trio.CancelScope(shield=True))
-                        await self._carry_out([one.segment for one in sources], seal, written, published)
-                    locked_s = trio.current_time() - locked_s
+                        looked_s = trio.current_time() - looked_s
+                    segments = [one.segment for one in sources]
+                    await self._carry_out(segments, seal, written)
+                    async with log.changing(Change.REPLACE):
+                        locked_s = trio.current_time()
+                        self._publish(segments, seal, published)
+                        locked_s = trio.current_time() - locked_s
                     await self._remove_merged(seal)
-                return locked_s
+                return looked_s + locked_s
 
     async def _check_files(self, sources: Sequence[Source], seal: Seal, kept: AsyncExitStack) -> None:
         """The sources are the files that the job saw, and the cleaned ones are there, in full."""
@@ -155,9 +164,9 @@ class SegmentSwap:
         if seal.end_offset > min(checkpointed.segment_base, checkpointed.committed_end_offset):
             raise SwapRefusedError("a start may have to cut there")
 
-    async def _carry_out(
-        self, segments: Sequence[Segment], seal: Seal, written: str, published: Callable[[], None]
-    ) -> None:
+    # Rule: Nothing but the active segment of a partition changes while cleaned segments get their names, which is done
+    # without its lock. Held by tests/storage/test_segment_swap.py.
+    async def _carry_out(self, segments: Sequence[Segment], seal: Seal, written: str) -> None:
         log = self._log
         for segment in segments:
             segment.give_way()
@@ -167,7 +176,6 @@ class SegmentSwap:
             await _rename_cleaned(log.folder, seal)
         except OSError as error:
             raise self._failed(error) from error
-        self._publish(segments, seal, published)
 
     async def _remove_merged(self, seal: Seal) -> None:
         try:
