@@ -12,6 +12,7 @@ of Kafka's cleaning thread, whose JVM's compilers and collector run in others an
 from __future__ import annotations
 
 import json
+import os
 import random
 import shutil
 import subprocess
@@ -134,7 +135,7 @@ def cleaning(codec: Compression) -> Runner:
         with KafkaCleaner() if isinstance(stage.peer, KafkaPeer) else nullcontext() as kafka:
             for _ in range(WARM_PASSES + PASSES):
                 copy = stage.peer.folder / f"{codec.name.lower()}-0"
-                shutil.copytree(source, copy)
+                _copy(source, copy)
                 passes.append((kafka.clean if kafka is not None else clean_ours)(copy, end_offset))
                 left = _log_bytes(copy)
                 shutil.rmtree(copy)
@@ -146,6 +147,14 @@ def cleaning(codec: Compression) -> Runner:
         )
 
     return run
+
+
+def _copy(source: Path, copy: Path) -> None:
+    """Durable, as segments that may be cleaned are, and in the page cache: dirty ones would be written when dropped."""
+    shutil.copytree(source, copy)
+    for path in copy.iterdir():
+        with path.open("rb") as file:
+            os.fsync(file.fileno())
 
 
 def _end_of(folder: Path) -> int:
