@@ -1,7 +1,7 @@
 """A cleaner's process: ``python -m tpc_broker.cleaner.cleaner_process OPTIONS``, started by `cleaner_lives`.
 
 It takes one conversation after the other out of the door (`cleaner_door`), and forks for each. The child says that it
-is ready, gets the job, and carries it out in its one thread (`CleaningConversation`): at niceness 19, or 0 for a job
+is ready, gets the job, and carries it out in one thread (`CleaningConversation`): at niceness 19, or 0 for a job
 that is urgent, with a bound on its memory that the job gives, first of all processes of the node to go when the
 machine has no memory left, and killed by the kernel when it gives no sign of life. It sees within a chunk, or a tenth
 of a second while it waits, that the core has closed the connection.
