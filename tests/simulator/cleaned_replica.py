@@ -34,12 +34,12 @@ from tpc_broker.raft.items import Address, Marker, Position, Voter, simple
 from tpc_broker.raft.journal import MarkerEntry
 from tpc_broker.raft.log import LogImage, ReplicaLog
 from tpc_broker.storage.files import FileCache
-from tpc_broker.storage.filled_folders import FILLING, put_in_place, remove_unfinished
+from tpc_broker.storage.filled_folders import FILLING, put_in_place, remove_shipments, remove_unfinished
 from tpc_broker.storage.folders import PartitionListing, create_partition, remove_folder
 from tpc_broker.storage.recovery import open_checkpointed
 from tpc_broker.storage.segment_swap import Source, remove_cleaned
 from tpc_broker.storage.segments import SegmentFolder
-from tpc_broker.storage.shipments import Shipments, remove_shipments
+from tpc_broker.storage.shipments import Shipments
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

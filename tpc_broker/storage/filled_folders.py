@@ -1,4 +1,5 @@
-"""Folders in which replicas are filled with what others ship to them, and what a start does with those that it finds.
+"""Folders in which replicas are filled with what others ship to them, and what a start does with those that it finds,
+and with those from which others are filled.
 
 They are `filling/CORE-NAME` in the data directory, on the file system of the partitions' folders. What one is for, and
 when its files take the place of a partition's: `installation`.
@@ -27,6 +28,8 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 FILLING: Final = "filling"
+SHIPPING: Final = "shipping"
+"""Of what other replicas are filled with: see `shipments`."""
 
 
 def filling_name(core: CoreId, unique: str) -> str:
@@ -83,3 +86,11 @@ async def remove_unfinished(disk: Disk, data: Path, core: CoreId) -> None:
         for name in await disk.listdir(data / FILLING):
             if name.startswith(filling_name(core, "")):
                 await remove_folder(disk, data / FILLING / name)
+
+
+async def remove_shipments(disk: Disk, data: Path, core: CoreId) -> None:
+    """At a start: those of the core's last life."""
+    with suppress(FileNotFoundError):
+        for name in await disk.listdir(data / SHIPPING):
+            if name.startswith(f"{core:04d}-"):
+                await remove_folder(disk, data / SHIPPING / name)

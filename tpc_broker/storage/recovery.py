@@ -44,7 +44,7 @@ from tpc_broker.storage.checkpoint import (
     write_checkpoint,
 )
 from tpc_broker.storage.files import FileCache
-from tpc_broker.storage.filled_folders import finish_installations, remove_unfinished
+from tpc_broker.storage.filled_folders import finish_installations, remove_shipments, remove_unfinished
 from tpc_broker.storage.folders import (
     LOST_MARK_FILE,
     OFFLINE_FILE,
@@ -67,7 +67,6 @@ from tpc_broker.storage.partition_storage import PartitionStorage
 from tpc_broker.storage.replayed_runs import append_together
 from tpc_broker.storage.segment_swap import finish_swaps
 from tpc_broker.storage.segments import Segment, SegmentFolder, make_folder
-from tpc_broker.storage.shipments import remove_shipments
 from tpc_broker.storage.side_by_side import for_each
 
 if TYPE_CHECKING:

@@ -4,20 +4,20 @@ A shipment is a folder `shipping/CORE-NAME` with second names (hard links) of th
 and deletion take the first names away, and the bytes stay until the shipment ends. Sealed segments never change; no
 cleaned one takes the place of another while the links are made, so that log, indexes and seal of each are of one
 version. Of the active one so much is shipped as was written then; what is committed of that is never cut. A start
-removes all of them.
+removes all of them (`filled_folders`).
 """
 
 from __future__ import annotations
 
 import logging
 import os
-from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from tpc_broker import limits
 from tpc_broker.errors import StorageFailedError
 from tpc_broker.log.files import SEAL_SUFFIX, SNAPSHOT_SUFFIX, segment_file_name
+from tpc_broker.storage.filled_folders import SHIPPING
 from tpc_broker.storage.folders import remove_folder
 from tpc_broker.storage.segments import SegmentFolder, make_folder
 
@@ -28,12 +28,10 @@ if TYPE_CHECKING:
     from tpc_broker.model import CoreId
     from tpc_broker.storage.files import FileCache
     from tpc_broker.storage.partition_storage import PartitionStorage
-    from tpc_broker.storage.ports import Disk
     from tpc_broker.storage.segments import Segment
 
 log = logging.getLogger(__name__)
 
-SHIPPING: Final = "shipping"
 ATTEMPTS: Final = 5
 """Retention may take a file away while its links are made."""
 
@@ -155,11 +153,3 @@ class Shipments:
 def _others(segment: Segment, *, is_sealed: bool) -> Sequence[str]:
     """Files beside a log that are what they should be: of the active one only the producers in front of it."""
     return segment.file_names[1:] if is_sealed else [segment_file_name(segment.base_offset, SNAPSHOT_SUFFIX)]
-
-
-async def remove_shipments(disk: Disk, data: Path, core: CoreId) -> None:
-    """At a start: those of the core's last life."""
-    with suppress(FileNotFoundError):
-        for name in await disk.listdir(data / SHIPPING):
-            if name.startswith(f"{core:04d}-"):
-                await remove_folder(disk, data / SHIPPING / name)
