@@ -51,7 +51,7 @@ class Rule:
     @property
     def room(self) -> str:
         parts = Path(self.file).parts[:-1]
-        depth = 3 if parts[1:2] == ("node",) else 2
+        depth = 3 if parts[1:2] in (("node",), ("storage",)) else 2
         return "/".join(parts[:depth])
 
     @property

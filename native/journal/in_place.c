@@ -151,10 +151,10 @@ static void record_submission(tpc_in_place_set *set, uint32_t number, bool dsync
 
 /* Rule: A batch written in place is on the disk before its journal entry is written. Recovery checks every byte of
  * it. Its segment is not rolled, removed or replaced before it is counted. See also native/journal/journal_policy.c,
- * tpc_broker/storage/roll_guard.py, tpc_broker/storage/segment_appender.py, tpc_broker/storage/segment_retention.py,
- * tpc_broker/storage/in_place_replay.py. Held by tests/engine/test_journal_policy.py,
- * tests/engine/test_in_place.py, tests/engine/test_in_place_commits.py, tests/operations/test_in_place_damage.py,
- * tests/durability/test_crash_images.py (with mutants that must fail). */
+ * tpc_broker/storage/segments/roll_guard.py, tpc_broker/storage/segments/segment_appender.py,
+ * tpc_broker/storage/segments/segment_retention.py, tpc_broker/storage/recovery/in_place_replay.py. Held by
+ * tests/engine/test_journal_policy.py, tests/engine/test_in_place.py, tests/engine/test_in_place_commits.py,
+ * tests/operations/test_in_place_damage.py, tests/durability/test_crash_images.py (with mutants that must fail). */
 int tpc_in_place_submit(tpc_ring *ring, tpc_in_place_set *set, uint64_t user_data, bool dsync) {
     if (!set->groups_count) make_groups(set);
     for (; set->groups_submitted < set->groups_count; set->groups_submitted++) {

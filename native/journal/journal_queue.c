@@ -73,7 +73,7 @@ uint64_t journal_blocks_used(const tpc_journal *journal) {
 }
 
 /* Rule: A block with acknowledged bytes is not written again before a checkpoint covers it. See also
- * tpc_broker/storage/checkpoint.py. Held by tests/durability/test_crash_images.py. */
+ * tpc_broker/storage/recovery/checkpoint.py. Held by tests/durability/test_crash_images.py. */
 /* Adds an entry to the end: 0, 1 when the open commit has to be closed first, or the append's error. */
 static int queue_end_grow(const tpc_journal *journal, queue_end *end, uint32_t payload_bytes) {
     uint32_t entry_bytes = (uint32_t)sizeof(tpc_journal_entry_header) + payload_bytes;

@@ -80,7 +80,7 @@ static void pace(tpc_journal *journal, uint32_t blocks) {
     journal->statistics.commits_paced += pause_ns > PACE_COUNTED_NS_MIN;
 }
 
-/* Rule: Nothing acknowledged is lost by loss of power. See also tpc_broker/storage/checkpoint.py. Held by
+/* Rule: Nothing acknowledged is lost by loss of power. See also tpc_broker/storage/recovery/checkpoint.py. Held by
  * tests/engine/test_flushed_writes.py, tests/durability/test_power_loss.py, tests/durability/test_crash_images.py,
  * tests/cluster/test_disks.py (of one node, a majority and all). */
 /* 0, or -EAGAIN when the submission queue cannot take it now. */

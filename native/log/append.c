@@ -440,8 +440,8 @@ static void undo(tpc_plane *plane, const tpc_undo_record *undone) {
 
 /* Rule: No offset of a leader epoch ever has two records. After a failure each partition that was cut begins a new
  * epoch before any append. Why: docs/decisions/2026-11-23-four-offsets.md. See also
- * tpc_broker/storage/journal_upkeep.py. Held by tests/engine/test_trouble.py, tests/engine/test_plane_produce.py,
- * tests/engine/test_replicated_partitions.py, tests/engine/test_lost_cuts.py. */
+ * tpc_broker/storage/upkeep/journal_upkeep.py. Held by tests/engine/test_trouble.py,
+ * tests/engine/test_plane_produce.py, tests/engine/test_replicated_partitions.py, tests/engine/test_lost_cuts.py. */
 void tpc_append_failed(void *context, uint64_t first_failed_sequence, int error) {
     (void)first_failed_sequence, (void)error;
     tpc_plane *plane = context;

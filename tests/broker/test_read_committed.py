@@ -20,7 +20,7 @@ from tpc_broker.broker.producers_port import EndMarker, KnownAborted
 from tpc_broker.error_codes import ErrorCode
 from tpc_broker.log.indexes import AbortedTransaction
 from tpc_broker.metadata.topic_config import TopicConfig
-from tpc_broker.storage.segment_log import OffsetOutOfRangeError
+from tpc_broker.storage.segments.segment_log import OffsetOutOfRangeError
 
 NONE = ErrorCode.NONE
 END = 10

@@ -11,7 +11,7 @@ from tpc_broker import limits
 from tpc_broker.bench import storage_shapes
 from tpc_broker.engine.trio_ring import run
 from tpc_broker.process.assembly import open_assembly
-from tpc_broker.storage import write_behind
+from tpc_broker.storage.upkeep import write_behind
 
 APPENDED_BYTES = 16 * limits.MIB
 AT_ONCE = 64

@@ -21,7 +21,7 @@ from tpc_broker.node.replicas.lacking_space import (
 )
 from tpc_broker.raft.items import Voter
 from tpc_broker.raft.messages import TimeoutNow
-from tpc_broker.storage.segment_space import Lack
+from tpc_broker.storage.upkeep.segment_space import Lack
 
 KEY = "t-0"
 LEAST_S = limits.SPACELESS_MS_MAX / 1000

@@ -26,7 +26,7 @@ from tpc_broker.operations.repair_found import groups_of
 from tpc_broker.options import ClusterOptions, StartError
 from tpc_broker.raft.items import Config, Marker, Voter, simple
 from tpc_broker.raft.journal import MarkerEntry, VoteEntry
-from tpc_broker.storage.handover import Given
+from tpc_broker.storage.recovery.handover import Given
 
 GOOD = {"cluster": "127.0.0.1:9000", "seeds": "127.0.0.1:9000,127.0.0.1:9001", "node_id": 1}
 

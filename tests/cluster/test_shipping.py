@@ -18,7 +18,7 @@ from tests.support.cluster_nodes import Cluster, Node, admin, answered, cluster,
 from tests.support.replicated_load import Load
 from tests.support.waiting import LOOK_S, PATIENCE_S
 from tpc_broker.log.batch import walk_headers
-from tpc_broker.storage.scrub_report import read_report
+from tpc_broker.storage.recovery.scrub_report import read_report
 
 pytestmark = pytest.mark.cluster
 

@@ -19,9 +19,9 @@ from tpc_broker.node.replicas.filling import ReplicaFilling
 from tpc_broker.node.replicas.offers import FillingFailedError
 from tpc_broker.node.replicas.shipping import AGAIN_MS, END, FILL, UNUSED_MS, SegmentSource
 from tpc_broker.raft.items import Address, Position, Voter
-from tpc_broker.storage.files import FileCache
-from tpc_broker.storage.shipments import Shipments
-from tpc_broker.storage.swap_guard import SwapGuard
+from tpc_broker.storage.replicas.shipments import Shipments
+from tpc_broker.storage.segments.files import FileCache
+from tpc_broker.storage.segments.swap_guard import SwapGuard
 
 GROUP, TARGET = "topic-0", Voter(NodeId(3), 1)
 COMMIT = Position(4, 900)

@@ -45,17 +45,11 @@ from tpc_broker.metadata.settings import load_settings
 from tpc_broker.model import CoreId, PartitionIndex, TopicId, TopicPartition
 from tpc_broker.options import CoreOptions
 from tpc_broker.process import assembly
-from tpc_broker.storage import (
-    checkpoint,
-    in_place_windows,
-    journalled_storage,
-    partition_storage,
-    segment_appender,
-    segment_swap,
-    segments,
-    write_behind,
-)
+from tpc_broker.storage import journalled_storage
 from tpc_broker.storage.journalled_storage import JournalledStorage
+from tpc_broker.storage.recovery import checkpoint
+from tpc_broker.storage.segments import partition_storage, segment_appender, segment_swap, segments
+from tpc_broker.storage.upkeep import in_place_windows, write_behind
 
 JOURNAL_BYTES = 512 * 1024
 WRITE_DIRECT = segments.SegmentFolder.write_direct

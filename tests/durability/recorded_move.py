@@ -28,8 +28,11 @@ from tpc_broker.metadata.settings import load_settings
 from tpc_broker.model import CoreId, PartitionIndex, TopicId, TopicPartition
 from tpc_broker.options import CoreOptions
 from tpc_broker.process import assembly
-from tpc_broker.storage import checkpoint, core_moves, handed_producers, segment_appender, write_behind
-from tpc_broker.storage.journal_upkeep import JournalUpkeep
+from tpc_broker.storage import core_moves
+from tpc_broker.storage.recovery import checkpoint, handed_producers
+from tpc_broker.storage.segments import segment_appender
+from tpc_broker.storage.upkeep import write_behind
+from tpc_broker.storage.upkeep.journal_upkeep import JournalUpkeep
 
 CORES = (1, 2)
 """Core 0 would ask for the cluster's metadata."""

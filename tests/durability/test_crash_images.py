@@ -28,7 +28,7 @@ from tpc_broker.engine.trio_ring import run as run_on_ring
 from tpc_broker.log.batch import BatchDamageError, walk_headers
 from tpc_broker.log.files import EPOCHS_FILE
 from tpc_broker.model import CoreId
-from tpc_broker.storage.recovery import recover_core
+from tpc_broker.storage.recovery.recovery import recover_core
 
 ROOT = Path(__file__).resolve().parents[2]
 IMAGES = 80

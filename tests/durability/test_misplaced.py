@@ -12,8 +12,8 @@ from tests.support.broker_process import TpcBroker
 from tests.support.plain_disk import PlainDisk
 from tests.support.waiting import eventually
 from tpc_broker.model import CoreId
-from tpc_broker.storage.handover import hand_over, recover_all
-from tpc_broker.storage.lost_and_found import METADATA_PARTITION
+from tpc_broker.storage.recovery.handover import hand_over, recover_all
+from tpc_broker.storage.recovery.lost_and_found import METADATA_PARTITION
 
 pytestmark = pytest.mark.crash
 

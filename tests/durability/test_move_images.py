@@ -20,8 +20,8 @@ from tests.durability.test_crash_images import ROOT, Told, problems_of_partition
 from tests.support.plain_disk import PlainDisk
 from tpc_broker.log.batch import BatchDamageError
 from tpc_broker.model import CoreId
-from tpc_broker.storage.handover import hand_over, recover_all
-from tpc_broker.storage.recovery import recover_core
+from tpc_broker.storage.recovery.handover import hand_over, recover_all
+from tpc_broker.storage.recovery.recovery import recover_core
 
 IMAGES, IMAGES_OF_MUTANT = 40, 150
 

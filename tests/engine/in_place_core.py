@@ -29,7 +29,7 @@ from tpc_broker.metadata.topic_config import TopicConfig
 from tpc_broker.model import CoreId, PartitionIndex, TopicId, TopicPartition
 from tpc_broker.options import CoreOptions
 from tpc_broker.process import assembly
-from tpc_broker.storage.recovery import recover_core
+from tpc_broker.storage.recovery.recovery import recover_core
 
 KEY = TopicPartition(TopicId(uuid.UUID(int=77)), PartitionIndex(0))
 SEGMENT_BYTES = 6 * 1024 * 1024

@@ -20,13 +20,13 @@ from tests.support.crash_copy import copy_as_crashed
 from tests.support.waiting import PATIENCE_S
 from tpc_broker.errors import PartitionOfflineError, StorageFailedError
 from tpc_broker.model import CoreId, PartitionIndex, TopicId, TopicPartition
-from tpc_broker.storage.recovery import recover_core
+from tpc_broker.storage.recovery.recovery import recover_core
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
     from tpc_broker.broker.ports import AppendResult
-    from tpc_broker.storage.partition_storage import PartitionStorage
+    from tpc_broker.storage.segments.partition_storage import PartitionStorage
 
 REFUSALS: Final = (PartitionOfflineError, StorageFailedError, OSError)
 """What an operation may end with while something fails."""

@@ -17,7 +17,7 @@ from tpc_broker.metadata.image import ClusterImage, TopicImage
 from tpc_broker.model import CoreId, MetadataVersion, PartitionIndex, TopicId, TopicPartition
 from tpc_broker.process import assembly
 from tpc_broker.routing.assignment import Assignment
-from tpc_broker.storage.lost_and_found import LOST_FOLDER
+from tpc_broker.storage.recovery.lost_and_found import LOST_FOLDER
 
 if TYPE_CHECKING:
     from pathlib import Path

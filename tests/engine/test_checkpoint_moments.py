@@ -13,7 +13,7 @@ from tests.log.log_batches import batch
 from tpc_broker._ring import ffi, lib
 from tpc_broker.engine.data_plane import _partition_params
 from tpc_broker.log.journal import EntryKind
-from tpc_broker.storage.leader_partition import partition_params
+from tpc_broker.storage.segments.leader_partition import partition_params
 
 DIRTY_PARTITIONS = 66_000
 

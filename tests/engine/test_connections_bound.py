@@ -15,7 +15,7 @@ from tests.support.waiting import eventually
 from tpc_broker import limits
 from tpc_broker.engine.connection_bounds import connection_limits, connections_bound
 from tpc_broker.metadata.settings import load_settings
-from tpc_broker.storage.files import FILE_DESCRIPTORS_MAX, most_open_files
+from tpc_broker.storage.segments.files import FILE_DESCRIPTORS_MAX, most_open_files
 
 
 @contextlib.contextmanager

@@ -39,10 +39,11 @@ from tpc_broker.log.producer_state import ProducedBatch, Producer, ProducerState
 from tpc_broker.model import CoreId
 from tpc_broker.options import CoreOptions
 from tpc_broker.process import assembly
-from tpc_broker.storage import checkpoint_schedule, handed_producers, mending
-from tpc_broker.storage.files_life import FilesState
-from tpc_broker.storage.handover import hand_over, recover_all
-from tpc_broker.storage.recovery import recover_core
+from tpc_broker.storage.recovery import handed_producers
+from tpc_broker.storage.recovery.handover import hand_over, recover_all
+from tpc_broker.storage.recovery.recovery import recover_core
+from tpc_broker.storage.segments.files_life import FilesState
+from tpc_broker.storage.upkeep import checkpoint_schedule, mending
 
 MOVE_ID = 77
 CORES = (1, 2)

@@ -12,8 +12,8 @@ from tests.log.log_batches import batch
 from tpc_broker import limits
 from tpc_broker.errors import LeadershipLostError, PartitionOfflineError
 from tpc_broker.model import CoreId
-from tpc_broker.storage.in_place_windows import in_place_window
-from tpc_broker.storage.recovery import recover_core, rewrite_partition
+from tpc_broker.storage.recovery.recovery import recover_core, rewrite_partition
+from tpc_broker.storage.upkeep.in_place_windows import in_place_window
 
 
 def test_what_was_written_once_comes_back(tmp_path):

@@ -12,7 +12,7 @@ from tests.storage.checkpointed_core import DATA
 from tests.support.fake_disk import FakeDisk
 from tests.support.waiting import PATIENCE_S
 from tpc_broker import limits
-from tpc_broker.storage.recovery import recover_core
+from tpc_broker.storage.recovery.recovery import recover_core
 
 EMPTY_BYTES_MAX = 20 * limits.MIB
 SMALL_DISK_BYTES = 400 * 1000 * 1000

@@ -14,7 +14,7 @@ from tpc_broker.engine import mailbox as mailbox_module
 from tpc_broker.engine.mailbox import Mailboxes, encode_frame, make_mailbox_listeners
 from tpc_broker.errors import CallFailedError, CoreDownError, JournalStoppedError, MailboxFullError, NotDeliveredError
 from tpc_broker.model import CoreId
-from tpc_broker.storage import refusals
+from tpc_broker.storage.upkeep import refusals
 
 
 @asynccontextmanager

@@ -24,8 +24,8 @@ from tpc_broker._ring import lib
 from tpc_broker.error_codes import ErrorCode as E
 from tpc_broker.log.segment import LogSettings
 from tpc_broker.model import TopicPartition
-from tpc_broker.storage.files import FileCache
-from tpc_broker.storage.folders import create_partition
+from tpc_broker.storage.segments.files import FileCache
+from tpc_broker.storage.segments.folders import create_partition
 
 SETTINGS = LogSettings(segment_bytes=400_000, index_interval_bytes=2_000, retention_ms=-1)
 

@@ -30,8 +30,8 @@ from tpc_broker.log.segment import LogSettings
 from tpc_broker.log.state import encode_producers
 from tpc_broker.metadata.topic_config import TopicConfig
 from tpc_broker.model import TopicPartition
-from tpc_broker.storage.files import FileCache
-from tpc_broker.storage.folders import create_partition
+from tpc_broker.storage.segments.files import FileCache
+from tpc_broker.storage.segments.folders import create_partition
 
 STEPS = 110
 PRODUCERS = 5

@@ -7,7 +7,7 @@ import socket
 from tests.engine.in_place_core import Bench, on_core
 from tests.engine.test_trouble import lines_with, wait_until
 from tests.support.descriptors import descriptors_left
-from tpc_broker.storage import refusals
+from tpc_broker.storage.upkeep import refusals
 
 
 class Listening(Bench):

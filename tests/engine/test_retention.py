@@ -15,7 +15,7 @@ from tests.support.waiting import monotonic_ns
 from tpc_broker.errors import PartitionOfflineError
 from tpc_broker.log.files import INDEX_SUFFIX, TIME_INDEX_SUFFIX
 from tpc_broker.model import PartitionIndex, TopicId, TopicPartition
-from tpc_broker.storage.retention import HELD_BACK_LINE_MS
+from tpc_broker.storage.upkeep.retention import HELD_BACK_LINE_MS
 
 OTHER = TopicPartition(TopicId(uuid.UUID(int=78)), PartitionIndex(0))
 SEGMENTS, BATCHES = 4, 3

@@ -16,7 +16,7 @@ from tests.engine.faults import failing
 from tests.engine.in_place_core import on_core
 from tests.engine.interference import interfering, serve_until_committed
 from tests.engine.storage_actors import OPERATIONS, REFUSALS, Actors
-from tpc_broker.storage import checkpoint_schedule, mending
+from tpc_broker.storage.upkeep import checkpoint_schedule, mending
 
 FEW = 2
 ALL = 10_000

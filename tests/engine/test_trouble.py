@@ -18,9 +18,10 @@ from tpc_broker.errors import PartitionNotMadeError, PartitionOfflineError
 from tpc_broker.log.batch import walk_headers
 from tpc_broker.log.files import segment_file_name
 from tpc_broker.model import PartitionIndex, TopicId, TopicPartition
-from tpc_broker.storage import checkpoint_schedule, journal_growth, mending, recovery, segment_space
-from tpc_broker.storage.checkpoint import JournalFile
 from tpc_broker.storage.ports import JournalUse
+from tpc_broker.storage.recovery import recovery
+from tpc_broker.storage.recovery.checkpoint import JournalFile
+from tpc_broker.storage.upkeep import checkpoint_schedule, journal_growth, mending, segment_space
 
 OTHER = TopicPartition(TopicId(uuid.UUID(int=78)), PartitionIndex(0))
 

@@ -23,7 +23,7 @@ from tpc_broker.node.replicas.core_replicas import CoreReplicas, group_of
 from tpc_broker.node.replicas.damaged import DamagedReplicas, is_damaged, is_missing
 from tpc_broker.node.replicas.replication import CoreReplication
 from tpc_broker.raft.items import Address
-from tpc_broker.storage.scrub_report import Damage, ScrubReport, note_rebuilt, read_report, write_report
+from tpc_broker.storage.recovery.scrub_report import Damage, ScrubReport, note_rebuilt, read_report, write_report
 
 NAME = "t-0"
 KEY = TopicPartition(TopicId(uuid.UUID(int=5)), PartitionIndex(0))

@@ -29,11 +29,11 @@ from tpc_broker.log.journal import EntryKind
 from tpc_broker.model import CoreId
 from tpc_broker.native_bytes import crc32c
 from tpc_broker.node.replicas.offers import LogCheck
-from tpc_broker.storage.core_partitions import PartitionState
-from tpc_broker.storage.filled_folders import FILLING, make_filling_folder
-from tpc_broker.storage.filled_logs import FilledLog, bring_own
-from tpc_broker.storage.recovery import recover_core
-from tpc_broker.storage.segments import Segment, SegmentFolder
+from tpc_broker.storage.recovery.core_partitions import PartitionState
+from tpc_broker.storage.recovery.filled_folders import FILLING, make_filling_folder
+from tpc_broker.storage.recovery.recovery import recover_core
+from tpc_broker.storage.replicas.filled_logs import FilledLog, bring_own
+from tpc_broker.storage.segments.segments import Segment, SegmentFolder
 
 STARTS, ENDS = 40, 60
 """Of the log that is shipped; its segments begin at 37, 50 and 58."""

@@ -8,7 +8,7 @@ import pytest
 
 from tests.engine.in_place_core import KEY, on_core, recovered_copy
 from tests.node.test_replica_storage import ReplicaBench
-from tpc_broker.storage.core_partitions import PartitionState
+from tpc_broker.storage.recovery.core_partitions import PartitionState
 
 
 class ReturningBench(ReplicaBench):

@@ -23,8 +23,8 @@ from tpc_broker.raft.items import Position, Voter, simple
 from tpc_broker.raft.journal import CutEntry
 from tpc_broker.raft.output import LEADER, ReadItems
 from tpc_broker.raft.settings import Settings
-from tpc_broker.storage.partition_storage import PartitionStorage
-from tpc_broker.storage.segment_log import OffsetOutOfRangeError
+from tpc_broker.storage.segments.partition_storage import PartitionStorage
+from tpc_broker.storage.segments.segment_log import OffsetOutOfRangeError
 
 
 @pytest.fixture

@@ -19,10 +19,10 @@ from tpc_broker.broker.partition import Partition
 from tpc_broker.errors import JournalStoppedError, LeadershipLostError, PartitionOfflineError
 from tpc_broker.log.checkpoint import VOTE_NOTE
 from tpc_broker.model import CoreId
-from tpc_broker.storage import mending
-from tpc_broker.storage.checkpoint import read_checkpoint
-from tpc_broker.storage.files_life import FilesState
-from tpc_broker.storage.leader_partition import partition_params
+from tpc_broker.storage.recovery.checkpoint import read_checkpoint
+from tpc_broker.storage.segments.files_life import FilesState
+from tpc_broker.storage.segments.leader_partition import partition_params
+from tpc_broker.storage.upkeep import mending
 
 
 class ReplicaBench(Bench):

@@ -15,7 +15,7 @@ from tpc_broker.model import CoreId
 from tpc_broker.operations import backup
 from tpc_broker.operations.backup import FOLDER_ATTEMPTS, _Backup
 from tpc_broker.options import StartError
-from tpc_broker.storage.checkpoint import JournalFile
+from tpc_broker.storage.recovery.checkpoint import JournalFile
 
 FILES = [f"{number:020d}.log" for number in range(60)]
 

@@ -35,8 +35,8 @@ from tpc_broker.native_bytes import crc32c
 from tpc_broker.operations.repair import PartlyRepairedError, RepairRequest, repair
 from tpc_broker.options import StartError
 from tpc_broker.process.main import main
-from tpc_broker.storage import in_place_replay
-from tpc_broker.storage.journal_opening import JournalDamagedError
+from tpc_broker.storage.recovery import in_place_replay
+from tpc_broker.storage.recovery.journal_opening import JournalDamagedError
 
 PARTITION = "topic-0"
 JOURNAL = "journals/0000.journal"
@@ -271,7 +271,7 @@ def test_a_partition_without_a_core_is_handed_to_its_own_also_when_its_repair_en
         await trio.lowlevel.checkpoint()
         raise OSError(errno.EIO, os.strerror(errno.EIO), str(folder))
 
-    monkeypatch.setattr("tpc_broker.storage.repair.remove_lost_mark", refuse)
+    monkeypatch.setattr("tpc_broker.storage.recovery.repair.remove_lost_mark", refuse)
     with pytest.raises(PartlyRepairedError, match=f"unknown-0 .*{folder}"):
         repair(data, RepairRequest(every_partition=True, apply=True, accept_loss=True))
     assert (data / "journals" / HANDOVER_FILE).exists()

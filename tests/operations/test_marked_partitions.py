@@ -20,8 +20,8 @@ from tpc_broker.operations.repair import RepairRequest, repair
 from tpc_broker.options import StartError
 from tpc_broker.raft.items import Voter
 from tpc_broker.storage import journalled_storage
-from tpc_broker.storage.folders import LOST_MARK_FILE, OFFLINE_FILE, LostMark, lost_folder_name
 from tpc_broker.storage.journalled_storage import NEW_FOLDERS_FEW
+from tpc_broker.storage.segments.folders import LOST_MARK_FILE, OFFLINE_FILE, LostMark, lost_folder_name
 
 if TYPE_CHECKING:
     from pathlib import Path

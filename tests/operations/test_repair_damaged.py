@@ -31,8 +31,8 @@ from tpc_broker.operations.scrub import Scrub
 from tpc_broker.options import StartError
 from tpc_broker.raft.items import Marker, Voter, simple
 from tpc_broker.raft.journal import MarkerEntry
-from tpc_broker.storage.recovery import recover_core
-from tpc_broker.storage.scrub_report import read_report
+from tpc_broker.storage.recovery.recovery import recover_core
+from tpc_broker.storage.recovery.scrub_report import read_report
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

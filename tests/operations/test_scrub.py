@@ -42,7 +42,7 @@ from tpc_broker.model import CoreId, LeaderEpoch, Offset
 from tpc_broker.node.replicas.damaged import is_damaged
 from tpc_broker.operations import scrub as scrub_module
 from tpc_broker.operations.scrub import Scrub
-from tpc_broker.storage.scrub_report import (
+from tpc_broker.storage.recovery.scrub_report import (
     FINISHED,
     INTERRUPTED,
     Damage,

@@ -17,7 +17,7 @@ from tpc_broker.native_bytes import find_batches_end
 from tpc_broker.node.replicas.damaged import is_damaged
 from tpc_broker.operations import scrub as scrub_module
 from tpc_broker.operations.scrub import Scrub
-from tpc_broker.storage.scrub_report import Damage
+from tpc_broker.storage.recovery.scrub_report import Damage
 
 SEGMENTS = (0, 10, 20)
 END = 30

@@ -25,7 +25,7 @@ from tests.support.broker_process import TpcBroker, run_command
 from tests.support.cluster_nodes import Cluster, cluster, create_topic
 from tests.support.ports import free_port_range
 from tests.support.waiting import PATIENCE_S, eventually
-from tpc_broker.storage.scrub_report import Damage, ScrubReport, write_report
+from tpc_broker.storage.recovery.scrub_report import Damage, ScrubReport, write_report
 
 # A node waits a second for a core that hangs (`STATUS_ANSWER_MS`), and a scrape may take an interval at most.
 CONFIGURATION = """

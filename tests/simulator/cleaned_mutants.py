@@ -12,7 +12,7 @@ from tests.simulator.cleaned_replica import Replica
 from tpc_broker.log.cleaning import Cleaning
 from tpc_broker.node.replicas import filling
 from tpc_broker.node.replicas.offers import Offer
-from tpc_broker.storage import filled_logs
+from tpc_broker.storage.replicas import filled_logs
 
 _write_seal = filled_logs.write_seal
 _ends_nothing = Cleaning._ends_nothing

@@ -33,20 +33,20 @@ from tpc_broker.node.replicas.steady_carrier import batches_of
 from tpc_broker.raft.items import Address, Marker, Position, Voter, simple
 from tpc_broker.raft.journal import MarkerEntry
 from tpc_broker.raft.log import LogImage, ReplicaLog
-from tpc_broker.storage.files import FileCache
-from tpc_broker.storage.filled_folders import FILLING, put_in_place, remove_shipments, remove_unfinished
-from tpc_broker.storage.folders import PartitionListing, create_partition, remove_folder
-from tpc_broker.storage.recovery import open_checkpointed
-from tpc_broker.storage.segment_swap import Source, remove_cleaned
-from tpc_broker.storage.segments import SegmentFolder
-from tpc_broker.storage.shipments import Shipments
+from tpc_broker.storage.recovery.filled_folders import FILLING, put_in_place, remove_shipments, remove_unfinished
+from tpc_broker.storage.recovery.recovery import open_checkpointed
+from tpc_broker.storage.replicas.shipments import Shipments
+from tpc_broker.storage.segments.files import FileCache
+from tpc_broker.storage.segments.folders import PartitionListing, create_partition, remove_folder
+from tpc_broker.storage.segments.segment_swap import Source, remove_cleaned
+from tpc_broker.storage.segments.segments import SegmentFolder
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from tpc_broker.log.checkpoint import PartitionCheckpoint
     from tpc_broker.log.seals import Seal
-    from tpc_broker.storage.partition_storage import PartitionStorage
+    from tpc_broker.storage.segments.partition_storage import PartitionStorage
 
 KEY = TopicPartition(TopicId(UUID(int=34)), PartitionIndex(0))
 GROUP, TOPIC, DATA, CORE = "kept-0", "kept", Path("/data"), CoreId(0)

@@ -19,7 +19,7 @@ from tpc_broker.errors import PartitionOfflineError, StorageFailedError
 from tpc_broker.log.files import journal_file_name
 from tpc_broker.model import CoreId
 from tpc_broker.storage.journalled_storage import JournalledStorage
-from tpc_broker.storage.recovery import recover_core
+from tpc_broker.storage.recovery.recovery import recover_core
 
 DATA = Path("/data")
 CORE = CoreId(0)

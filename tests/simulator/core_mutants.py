@@ -15,8 +15,8 @@ from tests.simulator.core_run import execute, plan
 from tests.support.simulated_disk import SimulatedDisk
 from tpc_broker._ring import lib
 from tpc_broker.log.journal import BLOCK_BYTES
-from tpc_broker.storage.checkpoint import Checkpointer, JournalFile
-from tpc_broker.storage.segments import SegmentFolder
+from tpc_broker.storage.recovery.checkpoint import Checkpointer, JournalFile
+from tpc_broker.storage.segments.segments import SegmentFolder
 
 _write_direct = SegmentFolder.write_direct
 

@@ -27,15 +27,10 @@ from tests.support.simulated_disk import SimulatedDisk
 from tests.support.simulated_ring import SimulatedSystem
 from tpc_broker.log import journal
 from tpc_broker.log.journal import JournalMode
-from tpc_broker.storage import (
-    checkpoint,
-    in_place_windows,
-    journalled_storage,
-    mending,
-    segment_appender,
-    segments,
-    write_behind,
-)
+from tpc_broker.storage import journalled_storage
+from tpc_broker.storage.recovery import checkpoint
+from tpc_broker.storage.segments import segment_appender, segments
+from tpc_broker.storage.upkeep import in_place_windows, mending, write_behind
 
 MODES = (JournalMode.DIRECT_DSYNC, JournalMode.BUFFERED_DSYNC, JournalMode.BUFFERED_FDATASYNC)
 MODE_WEIGHTS = (4, 1, 1)

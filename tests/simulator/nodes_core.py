@@ -29,7 +29,7 @@ from tpc_broker.node.node import ClusterNodeMain
 from tpc_broker.node.replicas.core_replicas import group_of
 from tpc_broker.node.replicas.replication import CoreReplication
 from tpc_broker.process.assembly import hand_over_all, put_together, recover
-from tpc_broker.storage.handover import journal_cores
+from tpc_broker.storage.recovery.handover import journal_cores
 from tpc_broker.testing.mailboxes import MemoryMailboxes
 from tpc_broker.testing.surroundings import MemoryChance, in_turn
 

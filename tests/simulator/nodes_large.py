@@ -12,7 +12,8 @@ from unittest import mock
 
 from tests.simulator import nodes_cluster
 from tpc_broker.metadata.broker_config import BROKER_CONFIGS
-from tpc_broker.storage import in_place_windows, segment_appender, segments, write_behind
+from tpc_broker.storage.segments import segment_appender, segments
+from tpc_broker.storage.upkeep import in_place_windows, write_behind
 
 SEGMENT_BYTES = "log.segment.bytes"
 SEGMENTS_BYTES = 192 * 1024

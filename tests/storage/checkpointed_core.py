@@ -14,11 +14,11 @@ from tpc_broker.log.batch import walk_headers
 from tpc_broker.log.journal import BLOCK_BYTES, REGION_BLOCK_FIRST, CommitCursor, EntryKind
 from tpc_broker.log.segment import LogSettings
 from tpc_broker.model import TopicPartition
-from tpc_broker.storage.checkpoint import Checkpointer
-from tpc_broker.storage.folders import create_partition
 from tpc_broker.storage.ports import JournalCursor
-from tpc_broker.storage.recovery import recover_core, rewrite_partition
-from tpc_broker.storage.segment_reader import SegmentReader
+from tpc_broker.storage.recovery.checkpoint import Checkpointer
+from tpc_broker.storage.recovery.recovery import recover_core, rewrite_partition
+from tpc_broker.storage.segments.folders import create_partition
+from tpc_broker.storage.segments.segment_reader import SegmentReader
 
 DATA = Path("/data")
 JOURNAL_BYTES = 256 * 1024

@@ -2,7 +2,7 @@
 
 import pytest
 
-from tpc_broker.storage import segments
+from tpc_broker.storage.segments import segments
 
 
 @pytest.fixture

@@ -1,7 +1,7 @@
 """Write-behind past the page cache as the core does it."""
 
-from tpc_broker.storage import segment_appender as storage_module
-from tpc_broker.storage.files import aligned_buffer
+from tpc_broker.storage.segments import segment_appender as storage_module
+from tpc_broker.storage.segments.files import aligned_buffer
 
 
 async def append_past_the_page_cache(storage, batches):

@@ -10,9 +10,9 @@ from tests.support.storage_plane import MemoryStoragePlane, params_of
 from tpc_broker.log.segment import LogSettings
 from tpc_broker.log.state import LogState
 from tpc_broker.model import TopicPartition
-from tpc_broker.storage.files import FileCache
-from tpc_broker.storage.folders import create_partition
-from tpc_broker.storage.leader_partition import LeaderPartition
+from tpc_broker.storage.segments.files import FileCache
+from tpc_broker.storage.segments.folders import create_partition
+from tpc_broker.storage.segments.leader_partition import LeaderPartition
 
 
 class LedPartitions:

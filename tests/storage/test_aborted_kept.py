@@ -23,8 +23,8 @@ from tpc_broker.log.files import (
 from tpc_broker.log.indexes import TRANSACTION_ENTRY_BYTES, AbortedTransaction, TransactionIndex
 from tpc_broker.log.journal import EntryKind
 from tpc_broker.log.producer_state import CONTROL_ABORT, CONTROL_COMMIT, ProducerState
-from tpc_broker.storage.checkpoint import Checkpointer
-from tpc_broker.storage.folders import OFFLINE_FILE, create_partition
+from tpc_broker.storage.recovery.checkpoint import Checkpointer
+from tpc_broker.storage.segments.folders import OFFLINE_FILE, create_partition
 
 PRODUCER = 7
 FOLDER = DATA / "topics" / "events-0"

@@ -14,10 +14,10 @@ from tests.support.disk_operations import OPERATIONS
 from tests.support.plain_disk import PlainDisk
 from tpc_broker.operations import backup
 from tpc_broker.operations.backup import _Backup
-from tpc_broker.storage.files import FileCache
-from tpc_broker.storage.folders import PartitionListing
-from tpc_broker.storage.recovery import open_checkpointed
-from tpc_broker.storage.segments import SegmentFolder
+from tpc_broker.storage.recovery.recovery import open_checkpointed
+from tpc_broker.storage.segments.files import FileCache
+from tpc_broker.storage.segments.folders import PartitionListing
+from tpc_broker.storage.segments.segments import SegmentFolder
 
 
 class Pause:

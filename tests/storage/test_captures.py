@@ -14,11 +14,11 @@ from tests.support.waiting import PATIENCE_S
 from tpc_broker.errors import StorageFailedError
 from tpc_broker.log.segment import LogSettings
 from tpc_broker.model import PartitionIndex, TopicPartition
-from tpc_broker.storage import captures
-from tpc_broker.storage.captures import capture_together
-from tpc_broker.storage.checkpoint import write_checkpoint
-from tpc_broker.storage.files import FileCache
-from tpc_broker.storage.folders import create_partition
+from tpc_broker.storage.recovery import captures
+from tpc_broker.storage.recovery.captures import capture_together
+from tpc_broker.storage.recovery.checkpoint import write_checkpoint
+from tpc_broker.storage.segments.files import FileCache
+from tpc_broker.storage.segments.folders import create_partition
 
 SETTINGS = LogSettings(segment_bytes=1_000_000, index_interval_bytes=200, retention_ms=-1)
 

@@ -4,7 +4,8 @@ import pytest
 
 from tpc_broker._ring import lib
 from tpc_broker.log.journal import BLOCK_BYTES
-from tpc_broker.storage.checkpoint_beginning import (
+from tpc_broker.storage.ports import JournalUse
+from tpc_broker.storage.upkeep.checkpoint_beginning import (
     EARLIEST,
     LATEST,
     LEFT_FACTOR,
@@ -12,7 +13,6 @@ from tpc_broker.storage.checkpoint_beginning import (
     SHORT_RUNS_BYTES_MAX,
     CheckpointBeginning,
 )
-from tpc_broker.storage.ports import JournalUse
 
 REGION = 65_534
 MANY = 5_000

@@ -10,11 +10,11 @@ import pytest
 import trio
 
 from tpc_broker.log.journal import BLOCK_BYTES
-from tpc_broker.storage.checkpoint_schedule import CheckpointSchedule
-from tpc_broker.storage.core_partitions import CorePartitions
-from tpc_broker.storage.journal_room import JournalRoom
-from tpc_broker.storage.maintenance_requests import MaintenanceRequests
-from tpc_broker.storage.refusals import Failures
+from tpc_broker.storage.recovery.core_partitions import CorePartitions
+from tpc_broker.storage.upkeep.checkpoint_schedule import CheckpointSchedule
+from tpc_broker.storage.upkeep.journal_room import JournalRoom
+from tpc_broker.storage.upkeep.maintenance_requests import MaintenanceRequests
+from tpc_broker.storage.upkeep.refusals import Failures
 
 
 class FailingCheckpoints:

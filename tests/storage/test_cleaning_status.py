@@ -5,7 +5,7 @@ import uuid
 
 from tpc_broker.log.cleaning_job import CleaningReport
 from tpc_broker.model import PartitionIndex, TopicId, TopicPartition
-from tpc_broker.storage.cleaning_status import NEVER_MS, UNCLEANABLE_TOLD_EVERY_MS, CleaningBook
+from tpc_broker.storage.upkeep.cleaning_status import NEVER_MS, UNCLEANABLE_TOLD_EVERY_MS, CleaningBook
 
 KEY = TopicPartition(TopicId(uuid.UUID(int=7)), PartitionIndex(0))
 OTHER = TopicPartition(TopicId(uuid.UUID(int=7)), PartitionIndex(1))

@@ -22,16 +22,16 @@ from tpc_broker.metadata.cleaner_settings import cleaning_bounds
 from tpc_broker.metadata.settings import load_settings
 from tpc_broker.metadata.topic_config import TopicConfig
 from tpc_broker.model import TopicPartition
-from tpc_broker.storage import cleanings
-from tpc_broker.storage.cleaning_status import LACK_TOLD_AFTER, CleaningBook
-from tpc_broker.storage.cleanings import Cleanings
-from tpc_broker.storage.compaction import NEVER_MS, kept_producers, make_job, measure
-from tpc_broker.storage.files import FileCache
-from tpc_broker.storage.folders import create_partition, log_settings
-from tpc_broker.storage.leader_partition import LeaderPartition
-from tpc_broker.storage.maintenance_requests import MaintenanceRequests
 from tpc_broker.storage.ports import Bounds, CleanerAwayError, CleaningFailedError, JobVoidError
-from tpc_broker.storage.segment_reader import SegmentReader
+from tpc_broker.storage.segments.files import FileCache
+from tpc_broker.storage.segments.folders import create_partition, log_settings
+from tpc_broker.storage.segments.leader_partition import LeaderPartition
+from tpc_broker.storage.segments.segment_reader import SegmentReader
+from tpc_broker.storage.upkeep import cleanings
+from tpc_broker.storage.upkeep.cleaning_status import LACK_TOLD_AFTER, CleaningBook
+from tpc_broker.storage.upkeep.cleanings import Cleanings
+from tpc_broker.storage.upkeep.compaction import NEVER_MS, kept_producers, make_job, measure
+from tpc_broker.storage.upkeep.maintenance_requests import MaintenanceRequests
 
 SETTINGS = LogSettings(
     segment_bytes=4000, index_interval_bytes=200, cleanup_delete=False, cleanup_compact=True, retention_ms=-1

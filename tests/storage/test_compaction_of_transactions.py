@@ -9,10 +9,10 @@ from tests.support.record_batches import CONTROL, TRANSACTIONAL, Record, batch
 from tpc_broker.log.files import SNAPSHOT_SUFFIX, segment_file_name
 from tpc_broker.log.producer_state import ProducerState
 from tpc_broker.metadata.cleaner_settings import NO_CLEANING
-from tpc_broker.storage.compaction import make_job, measure
-from tpc_broker.storage.filled_folders import make_filling_folder
-from tpc_broker.storage.filled_logs import FilledLog
 from tpc_broker.storage.ports import Bounds
+from tpc_broker.storage.recovery.filled_folders import make_filling_folder
+from tpc_broker.storage.replicas.filled_logs import FilledLog
+from tpc_broker.storage.upkeep.compaction import make_job, measure
 
 PRODUCER = 9
 ABORT = Record(b"\0\0\0\0\0\0", b"\0\0\0\0")

@@ -7,7 +7,7 @@ from types import SimpleNamespace
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tpc_broker.storage.core_partitions import TRANSITIONS, CorePartitions, PartitionState
+from tpc_broker.storage.recovery.core_partitions import TRANSITIONS, CorePartitions, PartitionState
 
 KEYS = ["a", "b", "recovered", "offline", "released"]
 CHECKPOINT, RELEASED = SimpleNamespace(released=None), SimpleNamespace(released="to another core")

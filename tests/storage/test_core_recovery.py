@@ -12,8 +12,9 @@ from tests.support.fake_disk import FakeDisk, at_every_effect
 from tpc_broker.errors import StorageFailedError
 from tpc_broker.log import journal
 from tpc_broker.log.batch import BATCH_HEADER_BYTES
-from tpc_broker.storage import checkpoint, segment_appender
-from tpc_broker.storage.recovery import recover_core
+from tpc_broker.storage.recovery import checkpoint
+from tpc_broker.storage.recovery.recovery import recover_core
+from tpc_broker.storage.segments import segment_appender
 
 QUICK = settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 

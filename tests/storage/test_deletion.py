@@ -9,13 +9,13 @@ from tests.log.log_batches import batch
 from tests.storage.checkpointed_core import DATA, CheckpointedCore
 from tests.support.disk_operations import refusing
 from tests.support.storage_plane import MemoryStoragePlane
-from tpc_broker.storage.core_partitions import CorePartitions
-from tpc_broker.storage.deletion import RETRY_MS, Deletions
-from tpc_broker.storage.folders import list_partitions
-from tpc_broker.storage.journal_room import JournalRoom
-from tpc_broker.storage.maintenance_requests import MaintenanceRequests
-from tpc_broker.storage.recovery import recover_core
-from tpc_broker.storage.refusals import Failures
+from tpc_broker.storage.recovery.core_partitions import CorePartitions
+from tpc_broker.storage.recovery.recovery import recover_core
+from tpc_broker.storage.segments.folders import list_partitions
+from tpc_broker.storage.upkeep.deletion import RETRY_MS, Deletions
+from tpc_broker.storage.upkeep.journal_room import JournalRoom
+from tpc_broker.storage.upkeep.maintenance_requests import MaintenanceRequests
+from tpc_broker.storage.upkeep.refusals import Failures
 
 
 class Clock:

@@ -13,7 +13,7 @@ from tests.support.fake_disk import FakeDisk
 from tpc_broker.errors import StorageFailedError
 from tpc_broker.log.batch import walk_headers
 from tpc_broker.log.segment import LogSettings
-from tpc_broker.storage import segment_appender as storage_module
+from tpc_broker.storage.segments import segment_appender as storage_module
 
 SETTINGS = LogSettings(segment_bytes=100_000, index_interval_bytes=4096, retention_ms=-1)
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from tests.storage.checkpointed_core import DATA, CheckpointedCore
 from tests.support.cleaned_copies import swap_copy
 from tpc_broker.log.checkpoint import VOTE_NOTE
-from tpc_broker.storage.ended_groups import end_groups, remove, write_recovered
-from tpc_broker.storage.recovery import recover_core
+from tpc_broker.storage.recovery.ended_groups import end_groups, remove, write_recovered
+from tpc_broker.storage.recovery.recovery import recover_core
 
 
 async def test_a_log_ends_where_it_was_committed_and_forgets_its_group():

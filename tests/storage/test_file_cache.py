@@ -13,7 +13,7 @@ import trio.testing
 from tests.support.descriptors import open_descriptors
 from tests.support.disk_operations import Held
 from tests.support.plain_disk import PlainDisk
-from tpc_broker.storage.files import FileCache, most_open_files
+from tpc_broker.storage.segments.files import FileCache, most_open_files
 
 FILES = 64
 MAX = 16

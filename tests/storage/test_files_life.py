@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tpc_broker.errors import StorageFailedError
-from tpc_broker.storage.files_life import CHANGES, TRANSITIONS, Change, FilesLife, FilesState
+from tpc_broker.storage.segments.files_life import CHANGES, TRANSITIONS, Change, FilesLife, FilesState
 
 STEPS = {
     "fail": lambda life: life.fail("a reason", pages_in_doubt=True),

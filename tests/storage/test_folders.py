@@ -13,7 +13,7 @@ from tests.support.plain_disk import PlainDisk
 from tpc_broker.engine import disk
 from tpc_broker.log.files import encode_partition_metadata
 from tpc_broker.model import TopicId
-from tpc_broker.storage.folders import list_partitions, remove_deleted_folders
+from tpc_broker.storage.segments.folders import list_partitions, remove_deleted_folders
 
 TOPIC_ID = TopicId(uuid.UUID(bytes=bytes(range(16))))
 OLD, NEW = "00000000000000000000.log", "00000000000000000007.log"

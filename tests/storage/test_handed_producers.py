@@ -13,8 +13,8 @@ from tpc_broker.errors import PartitionOfflineError
 from tpc_broker.log.checkpoint import CheckpointError, PartitionCheckpoint, Release, decode_entry, decode_entry_in_parts
 from tpc_broker.log.producer_state import ProducedBatch, Producer, ProducerState
 from tpc_broker.model import CoreId, PartitionIndex, TopicId
-from tpc_broker.storage import handed_producers
-from tpc_broker.storage.handed_producers import HandedProducers, remove_handed, whole_payload
+from tpc_broker.storage.recovery import handed_producers
+from tpc_broker.storage.recovery.handed_producers import HandedProducers, remove_handed, whole_payload
 
 CORE = CoreId(3)
 

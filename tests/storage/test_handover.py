@@ -9,9 +9,9 @@ from tests.support.fake_disk import FakeDisk, PowerLoss, at_every_effect
 from tpc_broker.log import journal
 from tpc_broker.log.files import HANDOVER_FILE
 from tpc_broker.metadata.core_counts import core_of_those_left
-from tpc_broker.storage.folders import create_partition
-from tpc_broker.storage.handover import hand_over, journal_cores, recover_all
-from tpc_broker.storage.recovery import recover_core
+from tpc_broker.storage.recovery.handover import hand_over, journal_cores, recover_all
+from tpc_broker.storage.recovery.recovery import recover_core
+from tpc_broker.storage.segments.folders import create_partition
 
 
 @pytest.fixture(autouse=True)

@@ -14,7 +14,7 @@ from tests.support.storage_plane import MemoryStoragePlane, params_of
 from tpc_broker.errors import LeadershipLostError, PartitionOfflineError
 from tpc_broker.log.state import LogState
 from tpc_broker.model import TopicPartition
-from tpc_broker.storage.in_place_windows import InPlaceWindows
+from tpc_broker.storage.upkeep.in_place_windows import InPlaceWindows
 
 END_OFFSET = 5
 

@@ -12,7 +12,7 @@ from tests.support.fake_disk import FakeDisk
 from tpc_broker.log.batch import CONTROL_ABORT
 from tpc_broker.log.files import INDEX_SUFFIX, LOG_SUFFIX, TIME_INDEX_SUFFIX, TRANSACTION_INDEX_SUFFIX
 from tpc_broker.log.segment import LogSettings
-from tpc_broker.storage import segments
+from tpc_broker.storage.segments import segments
 
 SETTINGS = LogSettings(segment_bytes=1_000_000, index_interval_bytes=200, retention_ms=-1)
 LAG = 4

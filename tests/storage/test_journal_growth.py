@@ -9,9 +9,9 @@ import trio
 
 from tests.support.storage_plane import MemoryStoragePlane
 from tpc_broker.log.journal import BLOCK_BYTES
-from tpc_broker.storage import journal_growth
-from tpc_broker.storage.journal_growth import SPACE_FACTOR, JournalGrowth, wanted_blocks
 from tpc_broker.storage.ports import JournalUse
+from tpc_broker.storage.upkeep import journal_growth
+from tpc_broker.storage.upkeep.journal_growth import SPACE_FACTOR, JournalGrowth, wanted_blocks
 
 MANY = 1 << 30
 

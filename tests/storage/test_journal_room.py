@@ -4,9 +4,9 @@ from types import SimpleNamespace
 
 import pytest
 
-from tpc_broker.storage.checkpoint_beginning import EARLIEST, LATEST
-from tpc_broker.storage.journal_room import is_lacking, is_pressed
 from tpc_broker.storage.ports import JournalUse
+from tpc_broker.storage.upkeep.checkpoint_beginning import EARLIEST, LATEST
+from tpc_broker.storage.upkeep.journal_room import is_lacking, is_pressed
 
 REGION = 65_536
 

@@ -11,9 +11,9 @@ from tests.support.kafka_peer import PeerUnavailable, run_tool
 from tests.support.plain_disk import PlainDisk
 from tpc_broker.log.segment import LogSettings
 from tpc_broker.model import TopicPartition
-from tpc_broker.storage import segment_appender as storage_module
-from tpc_broker.storage.files import FileCache
-from tpc_broker.storage.folders import create_partition
+from tpc_broker.storage.segments import segment_appender as storage_module
+from tpc_broker.storage.segments.files import FileCache
+from tpc_broker.storage.segments.folders import create_partition
 
 pytestmark = pytest.mark.kafka
 

@@ -10,7 +10,7 @@ import pytest
 import trio
 
 from tpc_broker.errors import PartitionOfflineError
-from tpc_broker.storage.segment_space import LOOK_S, Lack, SegmentSpace
+from tpc_broker.storage.upkeep.segment_space import LOOK_S, Lack, SegmentSpace
 
 FULL = OSError(errno.ENOSPC, "full")
 GONE = 9

@@ -7,7 +7,7 @@ from types import SimpleNamespace
 import pytest
 
 from tpc_broker.metadata.settings import load_settings
-from tpc_broker.storage.leader_partition import partition_params
+from tpc_broker.storage.segments.leader_partition import partition_params
 
 
 def files(**changes):

@@ -15,7 +15,8 @@ from tpc_broker.log.checkpoint import decode_checkpoint, encode_checkpoint
 from tpc_broker.log.files import checkpoint_file_name
 from tpc_broker.log.producer_state import ProducerState
 from tpc_broker.log.segment import LogSettings
-from tpc_broker.storage import checkpoint, segment_appender, segments
+from tpc_broker.storage.recovery import checkpoint
+from tpc_broker.storage.segments import segment_appender, segments
 
 MANY = 300
 LARGE = LogSettings(segment_bytes=1 << 20, index_interval_bytes=300, retention_ms=-1, file_delete_delay_ms=50)

@@ -8,7 +8,7 @@ import pytest
 from tests.storage import checkpointed_core
 from tests.storage.checkpointed_core import CheckpointedCore
 from tests.support.fake_disk import at_every_effect
-from tpc_broker.storage import replayed_runs
+from tpc_broker.storage.recovery import replayed_runs
 
 MANY = 100
 BY_ITSELF = ("open", "truncate", "write_at", "writev", "unlink")

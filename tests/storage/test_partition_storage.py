@@ -18,11 +18,11 @@ from tpc_broker.log.files import TRANSACTION_INDEX_SUFFIX, segment_file_name
 from tpc_broker.log.indexes import TRANSACTION_ENTRY_BYTES, TransactionIndex
 from tpc_broker.log.segment import LogSettings
 from tpc_broker.model import TopicPartition
-from tpc_broker.storage.checkpoint import JournalFile, ensure_ballast, release_ballast
-from tpc_broker.storage.files import FileCache
-from tpc_broker.storage.folders import create_partition
-from tpc_broker.storage.reserved_space import RESERVE_STEP_BYTES
-from tpc_broker.storage.segment_log import OffsetOutOfRangeError
+from tpc_broker.storage.recovery.checkpoint import JournalFile, ensure_ballast, release_ballast
+from tpc_broker.storage.segments.files import FileCache
+from tpc_broker.storage.segments.folders import create_partition
+from tpc_broker.storage.segments.reserved_space import RESERVE_STEP_BYTES
+from tpc_broker.storage.segments.segment_log import OffsetOutOfRangeError
 
 KEY = TopicPartition(uuid.UUID(int=9), 0)
 TOPICS = Path("/topics")

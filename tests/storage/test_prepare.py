@@ -10,8 +10,8 @@ from tests.log.log_batches import batch
 from tests.storage.test_partition_storage import SETTINGS, TOPICS
 from tests.support.fake_disk import FakeDisk, PowerLoss
 from tpc_broker.model import TopicPartition
-from tpc_broker.storage.files import FileCache
-from tpc_broker.storage.folders import create_partition, list_partitions, new_partition, prepare_folders
+from tpc_broker.storage.segments.files import FileCache
+from tpc_broker.storage.segments.folders import create_partition, list_partitions, new_partition, prepare_folders
 
 FIRST, SECOND = uuid.UUID(int=1), uuid.UUID(int=2)
 WANTED = [(TopicPartition(topic_id, number), str(topic_id.int)) for topic_id in (FIRST, SECOND) for number in range(3)]

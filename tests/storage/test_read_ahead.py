@@ -12,9 +12,9 @@ from tests.support.fake_disk import FakeDisk
 from tpc_broker.log.batch import walk_headers
 from tpc_broker.log.segment import LogSettings
 from tpc_broker.model import PartitionIndex, TopicId, TopicPartition
-from tpc_broker.storage.files import FileCache
-from tpc_broker.storage.folders import create_partition
-from tpc_broker.storage.read_ahead import BYTES_MAX, FIRST_BYTES, READERS_MAX, ReadAhead
+from tpc_broker.storage.segments.files import FileCache
+from tpc_broker.storage.segments.folders import create_partition
+from tpc_broker.storage.segments.read_ahead import BYTES_MAX, FIRST_BYTES, READERS_MAX, ReadAhead
 
 MIB = 1 << 20
 END = 1 << 30

@@ -6,7 +6,7 @@ import logging
 
 import trio
 
-from tpc_broker.storage.refusals import QUIET_S, STATES_KEPT_MAX, TOLD_EVERY_S, Failures, Refusals
+from tpc_broker.storage.upkeep.refusals import QUIET_S, STATES_KEPT_MAX, TOLD_EVERY_S, Failures, Refusals
 
 
 async def test_a_state_that_comes_and_goes_all_the_time_is_told_once_a_minute(autojump_clock, caplog):

@@ -14,11 +14,11 @@ from tpc_broker.log.batch import empty_batch, walk_headers
 from tpc_broker.log.indexes import OFFSET_ENTRY_BYTES
 from tpc_broker.log.segment import LogSettings
 from tpc_broker.model import TopicPartition
-from tpc_broker.storage.checkpoint import Checkpointer
-from tpc_broker.storage.folders import OFFLINE_FILE, create_partition, list_partitions
-from tpc_broker.storage.readable_runs import READ_BYTES
-from tpc_broker.storage.recovery import recover_core
-from tpc_broker.storage.repair import repair_partition
+from tpc_broker.storage.recovery.checkpoint import Checkpointer
+from tpc_broker.storage.recovery.recovery import recover_core
+from tpc_broker.storage.recovery.repair import repair_partition
+from tpc_broker.storage.segments.folders import OFFLINE_FILE, create_partition, list_partitions
+from tpc_broker.storage.segments.readable_runs import READ_BYTES
 
 KEY = TopicPartition(uuid.UUID(int=5), 0)
 SETTINGS = LogSettings(retention_ms=-1)

@@ -18,10 +18,10 @@ from tpc_broker.log.seals import Seal
 from tpc_broker.log.segment import LogSettings
 from tpc_broker.model import TopicPartition
 from tpc_broker.native_bytes import crc32c
-from tpc_broker.storage.checkpoint import Checkpointer
-from tpc_broker.storage.folders import OFFLINE_FILE, create_partition, list_partitions
-from tpc_broker.storage.recovery import recover_core
-from tpc_broker.storage.repair import repair_partition, survey
+from tpc_broker.storage.recovery.checkpoint import Checkpointer
+from tpc_broker.storage.recovery.recovery import recover_core
+from tpc_broker.storage.recovery.repair import repair_partition, survey
+from tpc_broker.storage.segments.folders import OFFLINE_FILE, create_partition, list_partitions
 
 KEY = TopicPartition(uuid.UUID(int=5), 0)
 FOLDER = DATA / "topics" / "events-0"

@@ -2,7 +2,7 @@
 
 import trio
 
-from tpc_broker.storage.retry_delays import RetryDelays
+from tpc_broker.storage.upkeep.retry_delays import RetryDelays
 
 
 async def waits(delays, count, rest_s=0.0):

@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tpc_broker.storage.roll_guard import RollGuard
+from tpc_broker.storage.segments.roll_guard import RollGuard
 
 
 class Window:

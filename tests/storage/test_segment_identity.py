@@ -13,8 +13,8 @@ from tests.support.cleaned_copies import cleanable, cleaned_copy, sources_of, sw
 from tests.support.disk_operations import Held
 from tpc_broker.log.batch import BATCH_HEADER_BYTES, decode_header, walk_headers
 from tpc_broker.log.indexes import OFFSET_ENTRY_BYTES, OffsetIndex
-from tpc_broker.storage.segment_reader import SegmentReader
-from tpc_broker.storage.swap_guard import SegmentReplacedError
+from tpc_broker.storage.segments.segment_reader import SegmentReader
+from tpc_broker.storage.segments.swap_guard import SegmentReplacedError
 
 BATCHES = 60
 

@@ -10,7 +10,7 @@ from tests.log.log_batches import batch
 from tests.storage.test_partition_storage import fill, make
 from tpc_broker.log.batch import BatchDamageError, walk_headers
 from tpc_broker.log.files import segment_file_name
-from tpc_broker.storage.segment_reader import SegmentReader
+from tpc_broker.storage.segments.segment_reader import SegmentReader
 
 OPERATIONS = ("open", "stat", "read", "read_view", "writev", "truncate", "unlink", "rename")
 

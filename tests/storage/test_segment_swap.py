@@ -20,10 +20,10 @@ from tpc_broker.log.files import parse_cleaned_file_name, segment_file_name
 from tpc_broker.log.journal import EntryKind
 from tpc_broker.log.seals import Seal, SealedFile
 from tpc_broker.native_bytes import crc32c
-from tpc_broker.storage import segment_swap
-from tpc_broker.storage.recovery import recover_core
-from tpc_broker.storage.segment_reader import SegmentReader
-from tpc_broker.storage.segment_swap import SegmentSwap, SwapRefusedError
+from tpc_broker.storage.recovery.recovery import recover_core
+from tpc_broker.storage.segments import segment_swap
+from tpc_broker.storage.segments.segment_reader import SegmentReader
+from tpc_broker.storage.segments.segment_swap import SegmentSwap, SwapRefusedError
 
 CARRY_OUT = SegmentSwap._carry_out
 WRITE_SEAL = SegmentSwap._write_seal

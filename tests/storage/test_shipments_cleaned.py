@@ -17,9 +17,9 @@ from tpc_broker.log.indexes import OffsetIndex
 from tpc_broker.log.seals import Seal
 from tpc_broker.model import CoreId
 from tpc_broker.native_bytes import crc32c
-from tpc_broker.storage.filled_logs import bring_own
-from tpc_broker.storage.segment_swap import SwapRefusedError
-from tpc_broker.storage.shipments import Shipments
+from tpc_broker.storage.replicas.filled_logs import bring_own
+from tpc_broker.storage.replicas.shipments import Shipments
+from tpc_broker.storage.segments.segment_swap import SwapRefusedError
 
 
 async def begin(storage, results):

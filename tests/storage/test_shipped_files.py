@@ -9,10 +9,10 @@ import pytest
 
 from tests.support.fake_disk import FakeDisk
 from tpc_broker.model import CoreId
-from tpc_broker.storage.files import FileCache
-from tpc_broker.storage.filled_files import FilledFile
-from tpc_broker.storage.segments import DIRECT_READ_BYTES, SegmentFolder
-from tpc_broker.storage.shipments import Shipment, Shipments, ShippedFile
+from tpc_broker.storage.replicas.filled_files import FilledFile
+from tpc_broker.storage.replicas.shipments import Shipment, Shipments, ShippedFile
+from tpc_broker.storage.segments.files import FileCache
+from tpc_broker.storage.segments.segments import DIRECT_READ_BYTES, SegmentFolder
 
 PATH = Path("/filled.log")
 PART_BYTES = 1 << 20

@@ -14,8 +14,8 @@ from tests.storage.test_direct_writes import SETTINGS, contents, made_batches, w
 from tests.storage.test_partition_storage import make
 from tpc_broker.errors import StorageFailedError
 from tpc_broker.log.segment import LogSettings
-from tpc_broker.storage import segment_appender as storage_module
-from tpc_broker.storage.short_runs import RUNS_TOGETHER, SHORT_RUN_BYTES_MAX, ShortRunWriter
+from tpc_broker.storage.segments import segment_appender as storage_module
+from tpc_broker.storage.upkeep.short_runs import RUNS_TOGETHER, SHORT_RUN_BYTES_MAX, ShortRunWriter
 
 
 @pytest.fixture

@@ -10,7 +10,7 @@ from tests.storage.led_partitions import LedPartitions
 from tests.storage.test_short_runs import held_elsewhere
 from tpc_broker import limits
 from tpc_broker.log.segment import LogSettings
-from tpc_broker.storage.space_together import AHEAD_FROM, AHEAD_OF_ONE, TOGETHER, SpaceTogether
+from tpc_broker.storage.upkeep.space_together import AHEAD_FROM, AHEAD_OF_ONE, TOGETHER, SpaceTogether
 
 FIRST_BYTES = 2000
 FIRST = next(data for size in range(1900, FIRST_BYTES) if len(data := batch(0, [bytes(size)])) == FIRST_BYTES)

@@ -16,10 +16,10 @@ from tests.support.fake_disk import FakeDisk
 from tests.support.waiting import PATIENCE_S
 from tpc_broker.errors import StorageFailedError
 from tpc_broker.log.segment import LogSettings
-from tpc_broker.storage import checkpoint
-from tpc_broker.storage import segment_appender as storage_module
-from tpc_broker.storage.checkpoint import capture_and_sync
-from tpc_broker.storage.files import DIRECT_BLOCK_BYTES
+from tpc_broker.storage.recovery import checkpoint
+from tpc_broker.storage.recovery.checkpoint import capture_and_sync
+from tpc_broker.storage.segments import segment_appender as storage_module
+from tpc_broker.storage.segments.files import DIRECT_BLOCK_BYTES
 
 SETTINGS = LogSettings(segment_bytes=1_000_000, index_interval_bytes=100_000, retention_ms=-1)
 

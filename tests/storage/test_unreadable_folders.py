@@ -17,8 +17,11 @@ from tpc_broker.log.batch import walk_headers
 from tpc_broker.log.files import PARTITION_METADATA_FILE, encode_partition_metadata
 from tpc_broker.log.journal import EntryKind
 from tpc_broker.model import METADATA_TOPIC, PartitionIndex, TopicId, TopicPartition
-from tpc_broker.storage.checkpoint import Checkpointer
-from tpc_broker.storage.folders import (
+from tpc_broker.storage.recovery.checkpoint import Checkpointer
+from tpc_broker.storage.recovery.lost_and_found import METADATA_PARTITION, list_lost, metadata_problem
+from tpc_broker.storage.recovery.recovery import OfflinePartition, recover_core
+from tpc_broker.storage.recovery.repair import checkpoints_of, repair_partition
+from tpc_broker.storage.segments.folders import (
     LOST_MARK_FILE,
     OFFLINE_FILE,
     FolderTakenError,
@@ -31,9 +34,6 @@ from tpc_broker.storage.folders import (
     lost_folder_name,
     lost_marks,
 )
-from tpc_broker.storage.lost_and_found import METADATA_PARTITION, list_lost, metadata_problem
-from tpc_broker.storage.recovery import OfflinePartition, recover_core
-from tpc_broker.storage.repair import checkpoints_of, repair_partition
 
 KEY, OTHER = (TopicPartition(TopicId(uuid.UUID(int=number)), PartitionIndex(0)) for number in (5, 6))
 FOLDER = DATA / "topics" / "events-0"

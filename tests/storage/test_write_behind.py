@@ -9,8 +9,8 @@ import trio.testing
 
 from tests.support.waiting import PATIENCE_S
 from tpc_broker import limits
-from tpc_broker.storage import write_behind
-from tpc_broker.storage.write_behind import AGE_OF_MANY_S, AGE_S, BYTES_MIN, DIRTY_BYTES_MAX, WriteBehindWriter
+from tpc_broker.storage.upkeep import write_behind
+from tpc_broker.storage.upkeep.write_behind import AGE_OF_MANY_S, AGE_S, BYTES_MIN, DIRTY_BYTES_MAX, WriteBehindWriter
 
 MANY = write_behind.FEW_PARTITIONS + 1
 

@@ -8,8 +8,8 @@ from tpc_broker.log.files import CLEANED_SUFFIXES, cleaned_file_name, segment_fi
 from tpc_broker.log.seals import Seal, SealedFile
 from tpc_broker.log.segment import SegmentIndexes
 from tpc_broker.native_bytes import crc32c
-from tpc_broker.storage.segment_reader import SegmentReader
-from tpc_broker.storage.segment_swap import Source
+from tpc_broker.storage.segments.segment_reader import SegmentReader
+from tpc_broker.storage.segments.segment_swap import Source
 
 _GENERATIONS = itertools.count(1)
 

@@ -82,7 +82,7 @@ def make_cleaned(
 
 
 def swap_steps(folder: Path, cleaned: Cleaned) -> Iterator[str]:
-    """Makes one step of the swap, as `storage.segment_swap`, and says which. What the cleaner does comes first."""
+    """Makes one step of the swap, as `segments.segment_swap`, and says which. What the cleaner does comes first."""
     seal = cleaned.seal
     for name, content in zip(cleaned.made_names(), cleaned.contents, strict=True):
         if content or not name.startswith(segment_file_name(seal.base_offset, ".txnindex")):

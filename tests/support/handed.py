@@ -1,6 +1,6 @@
 """What goes over with few producers as with too many for an entry of the journal."""
 
-from tpc_broker.storage import handed_producers
+from tpc_broker.storage.recovery import handed_producers
 
 
 def hand_producers_in_files(monkeypatch):

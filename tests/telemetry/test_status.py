@@ -24,7 +24,7 @@ from tests.support.cleaning_jobs import REPORT
 from tests.support.shared_servers import SharedBroker, once
 from tests.support.waiting import PATIENCE_S, eventually
 from tpc_broker import model
-from tpc_broker.storage.cleaning_status import CleaningBook
+from tpc_broker.storage.upkeep.cleaning_status import CleaningBook
 from tpc_broker.telemetry.counters import CoreStatus
 from tpc_broker.telemetry.status import (
     SOCKET_NAME,

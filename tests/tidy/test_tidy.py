@@ -19,7 +19,11 @@ LINKED = ("routing", "ebpf")
 NATIVE_BYTES = {"native_bytes", "_bytes"}
 NATIVE_COLUMNS = NATIVE_BYTES | {"native_columns"}
 
-OF_A_CORE = {"kafka", "log", "metadata", "auth", "storage", "broker"}
+UNDER_STORAGE = {"storage.ports", "storage.uncontended_lock"}
+STORAGE = UNDER_STORAGE | {"storage.disk_watch", "storage.segments", "storage.recovery", "storage.upkeep"}
+STORAGE |= {"storage.replicas", "storage"}
+
+OF_A_CORE = {"kafka", "log", "metadata", "auth", "broker"}
 OF_A_NODE = FOUNDATION | {"cluster", "metadata", "engine"}
 
 # What each room of the package, or wing of one, may import from the others, as ARCHITECTURE.md's folder table
@@ -36,28 +40,40 @@ ALLOWED = {
     "cluster": FOUNDATION | {"raft", "swim"},
     "coordinator": FOUNDATION | {"kafka", "log"},
     "telemetry.pushed": FOUNDATION | NATIVE_BYTES | {"kafka", "metadata"},
-    "storage": FOUNDATION | NATIVE_BYTES | {"log", "metadata"},
-    "broker": FOUNDATION | NATIVE_BYTES | {"kafka", "log", "routing", "metadata", "coordinator", "storage"}
-    | {"telemetry.pushed", "auth"},
+    "storage.ports": FOUNDATION | {"log", "storage.disk_watch"},
+    "storage.disk_watch": set(),
+    "storage.uncontended_lock": set(),
+    "storage.segments": FOUNDATION | NATIVE_BYTES | {"log", "metadata"} | UNDER_STORAGE,
+    "storage.recovery": FOUNDATION | NATIVE_BYTES | {"log", "metadata"} | UNDER_STORAGE | {"storage.segments"},
+    "storage.upkeep": FOUNDATION | {"log", "metadata"} | UNDER_STORAGE | {"storage.segments", "storage.recovery"},
+    "storage.replicas": FOUNDATION | NATIVE_BYTES | {"log", "storage.ports"}
+    | {"storage.segments", "storage.recovery", "storage.upkeep"},
+    "storage": FOUNDATION | {"log", "metadata"} | (STORAGE - {"storage", "storage.uncontended_lock"}),
+    "broker": FOUNDATION | NATIVE_BYTES | {"kafka", "log", "routing", "metadata", "coordinator", "storage.ports"}
+    | {"storage.segments", "storage.recovery", "storage.upkeep", "storage.replicas", "telemetry.pushed", "auth"},
     "options": FOUNDATION | {"cluster", "metadata"},
-    "engine": FOUNDATION | NATIVE_BYTES | OF_A_CORE | {"routing", "raft", "ebpf", "_ring", "options"},
-    "cleaner": FOUNDATION | NATIVE_BYTES | {"kafka", "log", "storage", "engine"},
+    "engine": FOUNDATION | NATIVE_BYTES | OF_A_CORE | {"routing", "raft", "ebpf", "_ring", "options"}
+    | {"storage.ports", "storage.disk_watch", "storage.segments", "storage.upkeep"},
+    "cleaner": FOUNDATION | NATIVE_BYTES | {"kafka", "log", "storage.ports", "engine"},
     "node.links": OF_A_NODE | NATIVE_BYTES | {"swim", "broker", "_ring"},
-    "node.membership": OF_A_NODE | {"raft", "swim", "log", "storage", "options", "node.links"},
-    "node.metadata": OF_A_NODE | NATIVE_BYTES | {"raft", "swim", "storage", "broker", "options"}
-    | {"node.links", "node.membership"},
-    "node.replicas": OF_A_NODE | NATIVE_BYTES | {"raft", "log", "storage", "broker", "options"}
-    | {"node.links", "node.membership"},
-    "node": OF_A_NODE | {"raft", "swim", "storage", "broker", "options"}
+    "node.membership": OF_A_NODE | {"raft", "swim", "log", "storage.ports", "storage.upkeep", "options", "node.links"},
+    "node.metadata": OF_A_NODE | NATIVE_BYTES | {"raft", "swim", "storage.ports", "storage.disk_watch", "broker"}
+    | {"options", "node.links", "node.membership"},
+    "node.replicas": OF_A_NODE | NATIVE_BYTES | {"raft", "log", "storage.ports", "storage.segments", "storage.recovery"}
+    | {"storage.upkeep", "storage.replicas", "storage", "broker", "options", "node.links", "node.membership"},
+    "node": OF_A_NODE | {"raft", "swim", "storage.ports", "broker", "options"}
     | {"node.links", "node.membership", "node.metadata", "node.replicas"},
-    "telemetry": FOUNDATION | {"kafka", "storage", "broker", "raft", "options", "engine", "node", "telemetry.pushed"},
+    "telemetry": FOUNDATION | {"kafka", "storage.recovery", "storage", "broker", "raft", "options", "engine", "node"}
+    | {"telemetry.pushed"},
     "operations": FOUNDATION | NATIVE_BYTES | OF_A_CORE | {"raft", "cluster", "ebpf", "_ring", "options", "engine"}
+    | {"storage.ports", "storage.segments", "storage.recovery", "storage"}
     | {"node.membership", "node.replicas", "telemetry", "cli"},
-    "process": FOUNDATION | {"log", "metadata", "auth", "storage", "broker", "routing", "ebpf", "_ring", "options"}
+    "process": FOUNDATION | {"log", "metadata", "auth", "broker", "routing", "ebpf", "_ring", "options"}
+    | {"storage.ports", "storage.recovery", "storage"}
     | {"engine", "cleaner", "node", "node.membership", "node.replicas", "telemetry", "operations", "cli"},
     "client": FOUNDATION | NATIVE_COLUMNS | {"kafka"},
-    "testing": FOUNDATION | NATIVE_BYTES | {"kafka", "log", "routing", "metadata", "storage", "auth", "broker"}
-    | {"client"},
+    "testing": FOUNDATION | NATIVE_BYTES | {"kafka", "log", "routing", "metadata", "auth", "broker", "client"}
+    | {"storage.ports", "storage.upkeep"},
     "faststream": FOUNDATION | {"client", "testing"},
     "spark": FOUNDATION | NATIVE_COLUMNS | {"client", "kafka", "log"},
     "native_columns": {"_bytes"},
@@ -75,10 +91,10 @@ ALLOWED = {
 }
 EVERYTHING = {"bench", "entry"}
 NO_KERNEL = ("kafka", "log", "raft", "swim", "cluster", "routing", "metadata", "coordinator",
-             "telemetry.pushed", "auth", "storage", "broker", "options", "node.metadata")  # fmt: skip
+             "telemetry.pushed", "auth", *STORAGE, "broker", "options", "node.metadata")  # fmt: skip
 KERNEL_MODULES = {"socket", "select", "subprocess", "cffi", "ctypes", "asyncio"}
 SANS_IO = ("kafka", "log", "raft", "swim", "cluster", "routing", "metadata", "coordinator", "telemetry.pushed", "auth")
-CLOCK_BY_PORT = ("storage", "broker")
+CLOCK_BY_PORT = (*STORAGE, "broker")
 CHANCE_BY_PORT = ("broker",)
 CHANCE_MODULES = {"random", "secrets"}
 CHANCE_CALLS = {"uuid.uuid1", "uuid.uuid4", "os.urandom"}
@@ -161,11 +177,12 @@ def test_every_room_imports_only_what_it_may() -> None:
     assert [fault for path in sources() for fault in wrong_imports(path)] == []
 
 
-RUN_A_BROKER = ("options", "engine", "cleaner", "node", "telemetry", "operations", "process")
+EXACT = ("storage", "options", "engine", "cleaner", "node", "telemetry", "operations", "process")
+"""What runs a broker, and a core's files."""
 
 
-def test_the_rooms_that_run_a_broker_may_import_no_more_than_they_do() -> None:
-    used: dict[str, set[str]] = {room: set() for room in ALLOWED if room.partition(".")[0] in RUN_A_BROKER}
+def test_such_rooms_may_import_no_more_than_they_do() -> None:
+    used: dict[str, set[str]] = {room: set() for room in ALLOWED if room.partition(".")[0] in EXACT}
     for path in sources():
         room = room_of(path)
         if room in used:
@@ -248,6 +265,12 @@ def test_the_import_check_finds_a_wrong_import(tmp_path: Path, monkeypatch: pyte
     wing.write_text("import tpc_broker\nfrom tpc_broker import process\nfrom tpc_broker.node import links, metadata\n")
     named = [fault.rpartition(" ")[2] for fault in wrong_imports(wing)]
     assert named == ["tpc_broker.process", "tpc_broker.node.metadata"]
+    below = tmp_path / "tpc_broker" / "storage" / "segments" / "wrong.py"
+    below.parent.mkdir(parents=True)
+    below.write_text("import time\nfrom tpc_broker.storage import ports, upkeep\nfrom ..recovery import recovery\n")
+    assert sum("has its time from" in fault for fault in wrong_imports(below)) == 1
+    named = [fault.rpartition(" ")[2] for fault in wrong_imports(below) if "must not" in fault]
+    assert named == ["tpc_broker.storage.upkeep", "tpc_broker.storage.recovery.recovery"]
     core = tmp_path / "tpc_broker" / "broker" / "wrong.py"
     core.parent.mkdir()
     core.write_text("import random\nfrom uuid import uuid4\nimport uuid\n\nprint(uuid.uuid4())\n")

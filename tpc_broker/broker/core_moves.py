@@ -41,7 +41,7 @@ from tpc_broker.metadata.assignment_requests import Refusal
 from tpc_broker.metadata.cluster_core_moves import CoreShift, begin_core_moves, end_core_move
 from tpc_broker.metadata.records import ONLY_NODE
 from tpc_broker.model import NOT_HERE, CoreId, NodeId, PartitionIndex, TopicId, TopicPartition, broker_id_of
-from tpc_broker.storage.short_steps import PRODUCERS_AT_ONCE, in_short_steps
+from tpc_broker.storage.segments.short_steps import PRODUCERS_AT_ONCE, in_short_steps
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Sequence

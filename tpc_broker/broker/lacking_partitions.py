@@ -1,5 +1,5 @@
 """Partitions that could not be made or opened, for want of space or of a journal that works, say: each is tried again,
-at longer and longer distances (`storage.retry_delays`).
+at longer and longer distances (`storage.upkeep.retry_delays`).
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from typing import Final
 import trio
 
 from tpc_broker.model import TopicPartition
-from tpc_broker.storage.retry_delays import RetryDelays
+from tpc_broker.storage.upkeep.retry_delays import RetryDelays
 
 RETRY_S: Final = 0.25
 """Between two looks at what is due, and after the first attempt at each."""

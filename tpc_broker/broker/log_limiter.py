@@ -34,7 +34,7 @@ class _Line:
 
 
 # Rule: Log lines that a client or a peer can cause are limited in number for each cause over time, and so is what is
-# remembered of them; what was swallowed is counted and told. See also tpc_broker/storage/refusals.py. Held by
+# remembered of them; what was swallowed is counted and told. See also tpc_broker/storage/upkeep/refusals.py. Held by
 # tests/broker/test_log_limiter.py, tests/storage/test_refusals.py.
 class LogLimiter:
     def __init__(self, now_s: Callable[[], float]) -> None:

@@ -47,9 +47,8 @@ from tpc_broker.model import (
     TopicPartition,
 )
 from tpc_broker.routing import Assignment, assign_all
-from tpc_broker.storage.checkpoint import JournalFile, capture_and_sync, read_checkpoint, write_checkpoint
-from tpc_broker.storage.folders import SALVAGE_PREFIX, create_partition, list_partitions, remove_lost_mark
-from tpc_broker.storage.lost_and_found import (
+from tpc_broker.storage.recovery.checkpoint import JournalFile, capture_and_sync, read_checkpoint, write_checkpoint
+from tpc_broker.storage.recovery.lost_and_found import (
     METADATA_PARTITION,
     REASON_FILE,
     STATE_FILE,
@@ -58,16 +57,17 @@ from tpc_broker.storage.lost_and_found import (
     list_lost,
     put_aside,
 )
-from tpc_broker.storage.partition_storage import PartitionStorage
-from tpc_broker.storage.readable_runs import readable_runs
-from tpc_broker.storage.segments import Segment
+from tpc_broker.storage.segments.folders import SALVAGE_PREFIX, create_partition, list_partitions, remove_lost_mark
+from tpc_broker.storage.segments.partition_storage import PartitionStorage
+from tpc_broker.storage.segments.readable_runs import readable_runs
+from tpc_broker.storage.segments.segments import Segment
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Mapping, Sequence
     from pathlib import Path
 
     from tpc_broker.storage.ports import Disk
-    from tpc_broker.storage.recovery import RecoveredCore
+    from tpc_broker.storage.recovery.recovery import RecoveredCore
 
 PRODUCER_IDS_SKIPPED: Final = 1_000_000
 """Ids that may have been given out and never been used in a record that is left: a thousand blocks."""

@@ -56,8 +56,8 @@ if TYPE_CHECKING:
     from tpc_broker.broker.ports import ClusterNode, Mailboxes
     from tpc_broker.broker.view import ClusterView
     from tpc_broker.metadata.settings import BrokerConfiguration
-    from tpc_broker.storage.partition_storage import PartitionStorage
     from tpc_broker.storage.ports import Clock
+    from tpc_broker.storage.segments.partition_storage import PartitionStorage
 
 log = logging.getLogger(__name__)
 

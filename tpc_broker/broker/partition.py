@@ -23,7 +23,7 @@ from tpc_broker.kafka.records import read_batches
 from tpc_broker.log.batch import walk_headers
 from tpc_broker.log.seals import CleanedState, cleaned_state
 from tpc_broker.model import NO_LEADER_EPOCH, LeaderEpoch, Offset, PartitionIndex, TopicId, TopicPartition
-from tpc_broker.storage.swap_guard import SegmentReplacedError
+from tpc_broker.storage.segments.swap_guard import SegmentReplacedError
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Sequence
@@ -33,8 +33,8 @@ if TYPE_CHECKING:
     from tpc_broker.kafka.encoder import Piece
     from tpc_broker.log.indexes import AbortedTransaction
     from tpc_broker.metadata.topic_config import TopicConfig
-    from tpc_broker.storage.partition_storage import PartitionStorage
     from tpc_broker.storage.ports import Bounds
+    from tpc_broker.storage.segments.partition_storage import PartitionStorage
 
 log = logging.getLogger(__name__)
 

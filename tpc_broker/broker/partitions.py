@@ -39,8 +39,8 @@ if TYPE_CHECKING:
     from tpc_broker.log.checkpoint import PartitionCheckpoint
     from tpc_broker.metadata.settings import BrokerConfiguration
     from tpc_broker.metadata.topic_config import TopicConfig
-    from tpc_broker.storage.installation import Judge
-    from tpc_broker.storage.partition_storage import PartitionStorage
+    from tpc_broker.storage.replicas.installation import Judge
+    from tpc_broker.storage.segments.partition_storage import PartitionStorage
 
 log = logging.getLogger(__name__)
 

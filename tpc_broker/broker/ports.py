@@ -34,10 +34,10 @@ if TYPE_CHECKING:
     from tpc_broker.metadata.topic_config import TopicConfig
     from tpc_broker.model import CoreId, LeaderEpoch, MetadataVersion, NodeId, TopicId, TopicPartition
     from tpc_broker.routing import PartitionUse
-    from tpc_broker.storage.cleaning_status import CleaningBook
-    from tpc_broker.storage.installation import Judge
-    from tpc_broker.storage.partition_storage import PartitionStorage
     from tpc_broker.storage.ports import Bounds, Leave, PartitionState, SegmentWindow
+    from tpc_broker.storage.replicas.installation import Judge
+    from tpc_broker.storage.segments.partition_storage import PartitionStorage
+    from tpc_broker.storage.upkeep.cleaning_status import CleaningBook
 
 T = TypeVar("T")
 
@@ -566,7 +566,7 @@ class CoreStorage(Protocol):
         ...
 
     async def install(self, key: TopicPartition, config: TopicConfig, judge: Judge, then: Callable[[], None]) -> bool:
-        """A replica's files give way to those of a filled folder (`storage.installation`); `open` finds them."""
+        """A replica's files give way to a filled folder's (`storage.replicas.installation`); `open` finds them."""
         ...
 
     def begin_term(self, handle: int, term: int, note: bytes = b"") -> int | None:

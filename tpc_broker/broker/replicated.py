@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from tpc_broker.broker.replication_port import Replication
     from tpc_broker.metadata.image import ClusterImage, TopicImage
     from tpc_broker.model import CoreId
-    from tpc_broker.storage.installation import Judge
+    from tpc_broker.storage.replicas.installation import Judge
 
 log = logging.getLogger(__name__)
 

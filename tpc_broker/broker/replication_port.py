@@ -9,8 +9,8 @@ if TYPE_CHECKING:
 
     from tpc_broker.metadata.image import ClusterImage, TopicImage
     from tpc_broker.model import LeaderEpoch, NodeId, TopicPartition
-    from tpc_broker.storage.installation import Install
-    from tpc_broker.storage.partition_storage import PartitionStorage
+    from tpc_broker.storage.replicas.installation import Install
+    from tpc_broker.storage.segments.partition_storage import PartitionStorage
 
 
 class ReplicaProgress(NamedTuple):

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from tpc_broker import limits
 from tpc_broker.engine.connections import ConnectionLimits
-from tpc_broker.storage.files import FILE_DESCRIPTORS_MAX, most_open_files
+from tpc_broker.storage.segments.files import FILE_DESCRIPTORS_MAX, most_open_files
 
 if TYPE_CHECKING:
     from tpc_broker.engine.connections import Connections

@@ -38,7 +38,7 @@ from tpc_broker.log.state import encode_producers
 from tpc_broker.native_bytes import pinned
 from tpc_broker.routing import PartitionUse
 from tpc_broker.storage.ports import Bounds, JournalCursor, JournalUse, PartitionState, ShortRun
-from tpc_broker.storage.short_runs import RUNS_TOGETHER, SHORT_RUN_BYTES_MAX
+from tpc_broker.storage.upkeep.short_runs import RUNS_TOGETHER, SHORT_RUN_BYTES_MAX
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence

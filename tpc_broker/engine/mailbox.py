@@ -47,7 +47,7 @@ from tpc_broker.errors import (
     NotDeliveredError,
 )
 from tpc_broker.model import CoreId
-from tpc_broker.storage.refusals import Refusals
+from tpc_broker.storage.upkeep.refusals import Refusals
 
 log = logging.getLogger(__name__)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, NamedTuple
 
 from tpc_broker.engine.connections import CloseReason
-from tpc_broker.storage.refusals import Refusals
+from tpc_broker.storage.upkeep.refusals import Refusals
 
 if TYPE_CHECKING:
     from tpc_broker.engine.connections import Connections

@@ -165,7 +165,7 @@ class _Instrument(trio.abc.Instrument):
 
 
 # Rule: Python's turns hold up nobody for long: there are few of them, and C is served in between. See also
-# native/io/wait.c, tpc_broker/storage/write_behind.py. Held by tests/broker/test_turns.py,
+# native/io/wait.c, tpc_broker/storage/upkeep/write_behind.py. Held by tests/broker/test_turns.py,
 # tests/engine/test_ring_wait.py.
 class RingIOManager:
     """trio's IOManager on a ring. Its interface is trio's, see `trio._core._io_epoll`."""

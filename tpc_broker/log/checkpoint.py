@@ -144,7 +144,7 @@ class PartitionCheckpoint:
     """It is not this core's any more, and perhaps no other's yet; the rest is what goes over."""
     filled: str = ""
     """In a journal only: the name of the folder among those being filled whose files take the place of what the
-    partition's own folder holds (`storage.installation`).
+    partition's own folder holds (`storage.replicas.installation`).
     """
     ended: tuple[EndedTransaction, ...] = ()
     """Transactions whose markers are in the segments, and above `commit_offset`."""

@@ -127,7 +127,7 @@ def checkpoint_file_name(core: CoreId) -> str:
 
 
 def handed_file_prefix(core: CoreId) -> str:
-    """Of the files beside a journal that its entries name (`storage.handed_producers`)."""
+    """Of the files beside a journal that its entries name (`storage.recovery.handed_producers`)."""
     return f"{core:04d}.handed-"
 
 

@@ -13,8 +13,8 @@ So of all entries only those behind the last of these two are replayed, on top o
 partition nowhere until its adoption: the checkpoints of the core that released it carry it on until the metadata say
 that another has it, and recovery touches none of its files.
 
-A replica whose log was replaced by another's (`storage.installation`) begins a life in the same way, with ADOPTED, on
-the core that it is on: its files are first in a folder of their own, which the entry names
+A replica whose log was replaced by another's (`storage.replicas.installation`) begins a life in the same way, with
+ADOPTED, on the core that it is on: its files are first in a folder of their own, which the entry names
 (`PartitionCheckpoint.filled`).
 
 Hand-overs are counted (`PartitionCheckpoint.moves`, the argument of both entries). A checkpoint may have been captured

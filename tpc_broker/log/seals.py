@@ -1,11 +1,11 @@
 """Seals: what a cleaned segment is, in a small file beside it (`BASE.seal`).
 
 The seal is the commit point of the swap that puts cleaned files in place of a segment, or of several that follow each
-other (`storage.segment_swap`): once it is durable the swap is finished, by whoever comes next, from the files that the
-cleaner has left under their `.cleaned-` names. It stays with the segment for its life: it says what its files hold to
-the last byte, where the segment ends whatever its last batches were, and that gaps between batches are right in it and
-nowhere else. What is asked of a whole log (how far it was cleaned, which deletions it has forgotten) is asked of all
-its seals.
+other (`storage.segments.segment_swap`): once it is durable the swap is finished, by whoever comes next, from the files
+that the cleaner has left under their `.cleaned-` names. It stays with the segment for its life: it says what its files
+hold to the last byte, where the segment ends whatever its last batches were, and that gaps between batches are right in
+it and nowhere else. What is asked of a whole log (how far it was cleaned, which deletions it has forgotten) is asked of
+all its seals.
 
 The file is one line of JSON behind `tpc-seal 1 ` and the CRC-32C of the JSON in hexadecimal.
 """

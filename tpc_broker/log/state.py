@@ -8,10 +8,10 @@ the high watermark: readers see the end of none before its marker. From those an
 follows. Batches are taken in order, one at a time (`take`) or a buffer of them in C (`segment.AppendWalk`); epochs
 begin; the log is cut at either end.
 
-Segments have one as of what is written in them (`storage.segment_log`), repair while it reads a log again. A copy is
-part of a partition's checkpoint, and so of what goes to another core, or fills a replica, in an entry of the journal.
-The data plane has the producers and ended transactions at the end of the log, and takes and gives them in the same
-encoding (`native/log/producer.c`).
+Segments have one as of what is written in them (`storage.segments.segment_log`), repair while it reads a log again. A
+copy is part of a partition's checkpoint, and so of what goes to another core, or fills a replica, in an entry of the
+journal. The data plane has the producers and ended transactions at the end of the log, and takes and gives them in the
+same encoding (`native/log/producer.c`).
 
 The encoding is little-endian and has neither length nor CRC of its own: it is part of something that has both. Epochs:
 for each its number i32 and its first offset i64. Producers: their number u32, and for each `ProducerState.encode_full`

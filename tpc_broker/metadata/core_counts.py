@@ -1,9 +1,9 @@
 """Where the replicas of a node are when it has fewer cores than before.
 
 Two sides decide this, and have to agree: the node, which hands what is on its disk over before it joins its cluster
-(`storage.handover`), and the controller, which says so to all others when the node registers. So it is one rule, of
-nothing but the partition, the core that has it and the numbers of cores that the node was started with since it was
-registered last, each smaller than the one before. Applied to its own result it changes nothing. More cores move
+(`storage.recovery.handover`), and the controller, which says so to all others when the node registers. So it is one
+rule, of nothing but the partition, the core that has it and the numbers of cores that the node was started with since
+it was registered last, each smaller than the one before. Applied to its own result it changes nothing. More cores move
 nothing: new ones get what is placed on them from then on.
 """
 

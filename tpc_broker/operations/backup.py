@@ -22,9 +22,10 @@ copy, and nothing of what came after it.
    meanwhile: recovery cuts them at the checkpoint's position and takes the rest from the journal. Batches that were
    written in place are in them since before the journal named them.
 
-Segments that were cleaned take the place of others now and then (`storage.segment_swap`): between 2 and the release of
-the cores none does, so that the links of the last call are of one version each. What earlier calls have linked of
-segments that gave way is taken out again. A swap that a crash has cut short is copied as it is: recovery finishes it.
+Segments that were cleaned take the place of others now and then (`storage.segments.segment_swap`): between 2 and the
+release of the cores none does, so that the links of the last call are of one version each. What earlier calls have
+linked of segments that gave way is taken out again. A swap that a crash has cut short is copied as it is: recovery
+finishes it.
 
 A core that is restarted between 2 and 5 cuts and writes its active segments anew, so then the backup is refused.
 

@@ -27,7 +27,7 @@ from tpc_broker.log.journal import BLOCK_BYTES, REGION_BLOCK_FIRST, JournalUnrea
 from tpc_broker.metadata.settings import without_comments
 from tpc_broker.operations.redaction import Redaction
 from tpc_broker.options import StartError
-from tpc_broker.storage.scrub_report import read_report
+from tpc_broker.storage.recovery.scrub_report import read_report
 from tpc_broker.telemetry.status import read_status
 
 if TYPE_CHECKING:

@@ -98,7 +98,7 @@ def scrub(data: str, rate: str, as_json: bool) -> None:  # noqa: FBT001
     sound. Of a stopped broker the journals are checked too. Exit code 1 when something is damaged, 2 when refused.
     """
     from tpc_broker.operations.scrub import Scrub  # noqa: PLC0415 (a start need not wait for it)
-    from tpc_broker.storage.scrub_report import report_lines  # noqa: PLC0415
+    from tpc_broker.storage.recovery.scrub_report import report_lines  # noqa: PLC0415
 
     try:
         with ended_by_signals(), progress("scrub", shown=not as_json) as on_progress:

@@ -31,18 +31,18 @@ from tpc_broker.node.membership.identity import START_EMPTY, IdentityFile, is_in
 from tpc_broker.operations.repair_damaged import costs_records, forget_damage, take_offline
 from tpc_broker.operations.repair_found import find, groups_of, is_promised, survey_found
 from tpc_broker.options import StartError
-from tpc_broker.storage.checkpoint import JournalFile, read_checkpoint
-from tpc_broker.storage.folders import list_partitions
-from tpc_broker.storage.handover import recover_all, stored_cores
-from tpc_broker.storage.journal_opening import JournalDamagedError
-from tpc_broker.storage.recovery import OfflinePartition, recover_core
-from tpc_broker.storage.repair import (
+from tpc_broker.storage.recovery.checkpoint import JournalFile, read_checkpoint
+from tpc_broker.storage.recovery.handover import recover_all, stored_cores
+from tpc_broker.storage.recovery.journal_opening import JournalDamagedError
+from tpc_broker.storage.recovery.recovery import OfflinePartition, recover_core
+from tpc_broker.storage.recovery.repair import (
     RepairPlan,
     RepairReport,
     checkpoints_of,
     list_salvage,
     repair_partition,
 )
+from tpc_broker.storage.segments.folders import list_partitions
 
 if TYPE_CHECKING:
     from collections.abc import Container, Iterable, Mapping, Sequence
@@ -50,8 +50,8 @@ if TYPE_CHECKING:
 
     from tpc_broker.model import TopicPartition
     from tpc_broker.operations.repair_found import Found
-    from tpc_broker.storage.recovery import RecoveredCore
-    from tpc_broker.storage.repair import BeginGroup
+    from tpc_broker.storage.recovery.recovery import RecoveredCore
+    from tpc_broker.storage.recovery.repair import BeginGroup
 
 REFUSED: Final = "is not given by the disk, and may be whole: try again when the disk is well, or from a copy of it"
 

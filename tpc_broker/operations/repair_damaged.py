@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING
 from uuid import uuid4
 
 from tpc_broker.log.files import LOG_SUFFIX, parse_segment_file_name
-from tpc_broker.storage.files import replace_file
-from tpc_broker.storage.folders import OFFLINE_FILE, PartitionListing
-from tpc_broker.storage.handover import recover_all
-from tpc_broker.storage.scrub_report import read_report, write_report
+from tpc_broker.storage.recovery.handover import recover_all
+from tpc_broker.storage.recovery.scrub_report import read_report, write_report
+from tpc_broker.storage.segments.files import replace_file
+from tpc_broker.storage.segments.folders import OFFLINE_FILE, PartitionListing
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable
@@ -24,8 +24,8 @@ if TYPE_CHECKING:
     from tpc_broker.log.checkpoint import PartitionCheckpoint
     from tpc_broker.model import CoreId, TopicPartition
     from tpc_broker.storage.ports import Disk
-    from tpc_broker.storage.repair import RepairPlan
-    from tpc_broker.storage.scrub_report import Damage
+    from tpc_broker.storage.recovery.repair import RepairPlan
+    from tpc_broker.storage.recovery.scrub_report import Damage
 
 MARK = b"it opens, but records in its segments are damaged, and a repair of them has begun"
 

@@ -20,11 +20,11 @@ from tpc_broker.operations.repair_damaged import named_by_scrub, reason_of
 from tpc_broker.options import StartError
 from tpc_broker.raft.items import Marker, Voter, simple
 from tpc_broker.raft.journal import MarkerEntry
-from tpc_broker.storage.checkpoint import JournalFile
-from tpc_broker.storage.folders import list_partitions, lost_marks
-from tpc_broker.storage.lost_and_found import METADATA_PARTITION
-from tpc_broker.storage.recovery import OfflinePartition
-from tpc_broker.storage.repair import checkpoints_of, journalled_ranges, survey
+from tpc_broker.storage.recovery.checkpoint import JournalFile
+from tpc_broker.storage.recovery.lost_and_found import METADATA_PARTITION
+from tpc_broker.storage.recovery.recovery import OfflinePartition
+from tpc_broker.storage.recovery.repair import checkpoints_of, journalled_ranges, survey
+from tpc_broker.storage.segments.folders import list_partitions, lost_marks
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -33,8 +33,8 @@ if TYPE_CHECKING:
     from tpc_broker.engine.disk import RingDisk
     from tpc_broker.model import TopicPartition
     from tpc_broker.node.membership.identity import NodeIdentity
-    from tpc_broker.storage.folders import LostMark, PartitionListing
-    from tpc_broker.storage.repair import BeginGroup, RepairPlan
+    from tpc_broker.storage.recovery.repair import BeginGroup, RepairPlan
+    from tpc_broker.storage.segments.folders import LostMark, PartitionListing
 
 ASKED_FOR: Final = "whoever repairs takes it for damaged"
 

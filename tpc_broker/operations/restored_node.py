@@ -6,8 +6,8 @@ copy is another cluster, with an id of its own, in which each partition has one 
 can be started alone, or found a new cluster that other nodes join (`--cluster`). The nodes of the old one refuse it.
 
 1. *Recovery* of every core, as after a crash.
-2. *Groups end* (`storage/ended_groups`): each log is cut where its records were committed at the backup's moment, and
-   forgets terms, votes and voters. Partitions that are not in the copy are removed; they begin empty.
+2. *Groups end* (`storage/recovery/ended_groups`): each log is cut where its records were committed at the backup's
+   moment, and forgets terms, votes and voters. Partitions that are not in the copy are removed; they begin empty.
 3. *Metadata*: a new log with one snapshot (`metadata/copied_node`).
 """
 
@@ -29,9 +29,9 @@ from tpc_broker.log.checkpoint import CheckpointError
 from tpc_broker.log.journal import JournalUnreadableError
 from tpc_broker.model import LeaderEpoch, Offset
 from tpc_broker.options import StartError
-from tpc_broker.storage.ended_groups import end_groups, remove, write_recovered
-from tpc_broker.storage.handover import recover_all
-from tpc_broker.storage.journal_opening import JournalDamagedError
+from tpc_broker.storage.recovery.ended_groups import end_groups, remove, write_recovered
+from tpc_broker.storage.recovery.handover import recover_all
+from tpc_broker.storage.recovery.journal_opening import JournalDamagedError
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -52,9 +52,7 @@ from tpc_broker.log.journal import (
 from tpc_broker.log.seals import SealError
 from tpc_broker.native_bytes import find_batches_end
 from tpc_broker.options import StartError
-from tpc_broker.storage.batch_ranges import missing
-from tpc_broker.storage.readable_runs import OFFSETS_PER_SEGMENT, Bounds, next_sound
-from tpc_broker.storage.scrub_report import (
+from tpc_broker.storage.recovery.scrub_report import (
     FINISHED,
     INTERRUPTED,
     RUNNING,
@@ -63,6 +61,8 @@ from tpc_broker.storage.scrub_report import (
     read_report,
     write_report,
 )
+from tpc_broker.storage.segments.batch_ranges import missing
+from tpc_broker.storage.segments.readable_runs import OFFSETS_PER_SEGMENT, Bounds, next_sound
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Iterator

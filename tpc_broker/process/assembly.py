@@ -46,13 +46,13 @@ from tpc_broker.model import CoreId, TopicPartition
 from tpc_broker.node.membership.identity import IdentityFile, core_ended, is_in_cluster
 from tpc_broker.options import StartError
 from tpc_broker.routing import adapt_to_cores
-from tpc_broker.storage.checkpoint import release_ballast
-from tpc_broker.storage.handover import Given, hand_over, journal_cores
-from tpc_broker.storage.handover import recover_all as recover_every_journal
-from tpc_broker.storage.journal_opening import JournalDamagedError
 from tpc_broker.storage.journalled_storage import JournalledStorage
-from tpc_broker.storage.lost_and_found import METADATA_PARTITION, metadata_problem
-from tpc_broker.storage.recovery import RecoveredCore, recover_core
+from tpc_broker.storage.recovery.checkpoint import release_ballast
+from tpc_broker.storage.recovery.handover import Given, hand_over, journal_cores
+from tpc_broker.storage.recovery.handover import recover_all as recover_every_journal
+from tpc_broker.storage.recovery.journal_opening import JournalDamagedError
+from tpc_broker.storage.recovery.lost_and_found import METADATA_PARTITION, metadata_problem
+from tpc_broker.storage.recovery.recovery import RecoveredCore, recover_core
 from tpc_broker.telemetry.counters import CoreCounters, core_counters
 
 if TYPE_CHECKING:
@@ -63,8 +63,8 @@ if TYPE_CHECKING:
     from tpc_broker.engine.ring import Ring
     from tpc_broker.metadata.broker_config import Settings
     from tpc_broker.options import CoreOptions
-    from tpc_broker.storage.checkpoint import JournalFile
     from tpc_broker.storage.ports import Clock, Disk
+    from tpc_broker.storage.recovery.checkpoint import JournalFile
 
 log = logging.getLogger(__name__)
 

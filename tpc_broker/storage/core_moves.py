@@ -27,9 +27,9 @@ from tpc_broker.log.files import partition_folder_name
 from tpc_broker.log.journal import EntryKind
 from tpc_broker.log.recovery import plan_partition
 from tpc_broker.model import LeaderEpoch
-from tpc_broker.storage.folders import PartitionListing
-from tpc_broker.storage.recovery import open_checkpointed
-from tpc_broker.storage.segments import SegmentFolder
+from tpc_broker.storage.recovery.recovery import open_checkpointed
+from tpc_broker.storage.segments.folders import PartitionListing
+from tpc_broker.storage.segments.segments import SegmentFolder
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -38,16 +38,16 @@ if TYPE_CHECKING:
     from tpc_broker.log.checkpoint import Handed, PartitionCheckpoint
     from tpc_broker.log.segment import LogSettings
     from tpc_broker.model import CoreId, TopicPartition
-    from tpc_broker.storage.core_partitions import CorePartitions
-    from tpc_broker.storage.files import FileCache
-    from tpc_broker.storage.handed_producers import HandedProducers
-    from tpc_broker.storage.in_place_windows import InPlaceWindows
-    from tpc_broker.storage.journal_upkeep import JournalUpkeep
-    from tpc_broker.storage.leader_partition import LeaderPartition
-    from tpc_broker.storage.partition_storage import PartitionStorage
     from tpc_broker.storage.ports import Leave, StoragePlane
-    from tpc_broker.storage.retention import Retention
-    from tpc_broker.storage.write_behind import WriteBehindWriter
+    from tpc_broker.storage.recovery.core_partitions import CorePartitions
+    from tpc_broker.storage.recovery.handed_producers import HandedProducers
+    from tpc_broker.storage.segments.files import FileCache
+    from tpc_broker.storage.segments.leader_partition import LeaderPartition
+    from tpc_broker.storage.segments.partition_storage import PartitionStorage
+    from tpc_broker.storage.upkeep.in_place_windows import InPlaceWindows
+    from tpc_broker.storage.upkeep.journal_upkeep import JournalUpkeep
+    from tpc_broker.storage.upkeep.retention import Retention
+    from tpc_broker.storage.upkeep.write_behind import WriteBehindWriter
 
 log = logging.getLogger(__name__)
 

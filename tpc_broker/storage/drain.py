@@ -25,8 +25,8 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Collection
     from pathlib import Path
 
-    from tpc_broker.storage.partition_storage import PartitionStorage
     from tpc_broker.storage.ports import Disk, StoragePlane
+    from tpc_broker.storage.segments.partition_storage import PartitionStorage
 
 log = logging.getLogger(__name__)
 

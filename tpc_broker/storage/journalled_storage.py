@@ -40,15 +40,17 @@ from tpc_broker.feature_levels import FIRST_WITH_COMPACTION
 from tpc_broker.log.journal import EntryKind, encode_note
 from tpc_broker.metadata.image import ClusterImage
 from tpc_broker.model import LeaderEpoch, TopicPartition
-from tpc_broker.storage.checkpoint import Checkpointer
-from tpc_broker.storage.checkpoint_schedule import CheckpointSchedule
-from tpc_broker.storage.cleanings import Cleanings
 from tpc_broker.storage.core_moves import CoreMoves
-from tpc_broker.storage.core_partitions import CorePartitions, PartitionState
-from tpc_broker.storage.deletion import RETRY_MS, Deletions
 from tpc_broker.storage.drain import drain
-from tpc_broker.storage.files import replace_file
-from tpc_broker.storage.folders import (
+from tpc_broker.storage.recovery.checkpoint import Checkpointer
+from tpc_broker.storage.recovery.core_partitions import CorePartitions, PartitionState
+from tpc_broker.storage.recovery.lost_and_found import put_unknown_aside, put_unsure_aside
+from tpc_broker.storage.recovery.recovery import OfflinePartition
+from tpc_broker.storage.replicas.installation import Installation
+from tpc_broker.storage.replicas.replicas import PlaneCommit, Replicas
+from tpc_broker.storage.replicas.shipments import Shipments
+from tpc_broker.storage.segments.files import replace_file
+from tpc_broker.storage.segments.folders import (
     LOST_MARK_FILE,
     FolderTakenError,
     FolderUnsureError,
@@ -65,22 +67,20 @@ from tpc_broker.storage.folders import (
     remove_folder,
     remove_lost_folders,
 )
-from tpc_broker.storage.in_place_windows import InPlaceWindows, PlaneWindow
-from tpc_broker.storage.installation import Installation
-from tpc_broker.storage.journal_growth import JournalGrowth
-from tpc_broker.storage.journal_room import JournalRoom
-from tpc_broker.storage.journal_upkeep import JournalUpkeep
-from tpc_broker.storage.leader_partition import LeaderPartition, partition_params
-from tpc_broker.storage.lost_and_found import put_unknown_aside, put_unsure_aside
-from tpc_broker.storage.maintenance_requests import MaintenanceRequests
-from tpc_broker.storage.mending import Mending
-from tpc_broker.storage.recovery import OfflinePartition
-from tpc_broker.storage.refusals import Failures
-from tpc_broker.storage.replicas import PlaneCommit, Replicas
-from tpc_broker.storage.retention import Retention
-from tpc_broker.storage.segment_space import Lack, SegmentSpace
-from tpc_broker.storage.shipments import Shipments
-from tpc_broker.storage.write_behind import WriteBehindWriter
+from tpc_broker.storage.segments.leader_partition import LeaderPartition, partition_params
+from tpc_broker.storage.upkeep.checkpoint_schedule import CheckpointSchedule
+from tpc_broker.storage.upkeep.cleanings import Cleanings
+from tpc_broker.storage.upkeep.deletion import RETRY_MS, Deletions
+from tpc_broker.storage.upkeep.in_place_windows import InPlaceWindows, PlaneWindow
+from tpc_broker.storage.upkeep.journal_growth import JournalGrowth
+from tpc_broker.storage.upkeep.journal_room import JournalRoom
+from tpc_broker.storage.upkeep.journal_upkeep import JournalUpkeep
+from tpc_broker.storage.upkeep.maintenance_requests import MaintenanceRequests
+from tpc_broker.storage.upkeep.mending import Mending
+from tpc_broker.storage.upkeep.refusals import Failures
+from tpc_broker.storage.upkeep.retention import Retention
+from tpc_broker.storage.upkeep.segment_space import Lack, SegmentSpace
+from tpc_broker.storage.upkeep.write_behind import WriteBehindWriter
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
@@ -91,11 +91,11 @@ if TYPE_CHECKING:
     from tpc_broker.metadata.cleaner_settings import CleaningBounds
     from tpc_broker.metadata.topic_config import TopicConfig
     from tpc_broker.model import CoreId
-    from tpc_broker.storage.cleaning_status import CleaningBook
     from tpc_broker.storage.disk_watch import DiskWatch
-    from tpc_broker.storage.partition_storage import PartitionStorage
     from tpc_broker.storage.ports import Cleaner, Clock, Disk, Leave, StoragePlane
-    from tpc_broker.storage.recovery import RecoveredCore
+    from tpc_broker.storage.recovery.recovery import RecoveredCore
+    from tpc_broker.storage.segments.partition_storage import PartitionStorage
+    from tpc_broker.storage.upkeep.cleaning_status import CleaningBook
 
 log = logging.getLogger(__name__)
 

@@ -13,7 +13,7 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Histo
 
 from tpc_broker import __version__
 from tpc_broker.options import ON_IO_URING, ChosenBackend
-from tpc_broker.storage.scrub_report import FINISHED, read_report
+from tpc_broker.storage.recovery.scrub_report import FINISHED, read_report
 from tpc_broker.telemetry.cluster_metrics import cluster_metrics, replica_metrics
 from tpc_broker.telemetry.health import cluster_of, disk_of
 from tpc_broker.telemetry.telemetry_metrics import telemetry_metrics

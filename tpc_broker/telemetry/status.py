@@ -19,7 +19,7 @@ import trio
 from tpc_broker import limits
 from tpc_broker.engine.backend import described
 from tpc_broker.options import ON_IO_URING, ChosenBackend, StartError
-from tpc_broker.storage.scrub_report import read_report, report_lines, report_of
+from tpc_broker.storage.recovery.scrub_report import read_report, report_lines, report_of
 from tpc_broker.telemetry.cluster_report import cluster_lines
 from tpc_broker.telemetry.health import cluster_of
 

@@ -8,7 +8,7 @@ import trio
 
 from tpc_broker.log.checkpoint import PartitionCheckpoint, Release
 from tpc_broker.model import LeaderEpoch, Offset, TopicPartition
-from tpc_broker.storage.cleaning_status import CleaningBook
+from tpc_broker.storage.upkeep.cleaning_status import CleaningBook
 from tpc_broker.testing.logs import MemoryFiles
 
 if TYPE_CHECKING:

@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Final
 
 from tpc_broker import limits
 from tpc_broker.rounds import next_round
-from tpc_broker.storage.segment_space import left_for_records
+from tpc_broker.storage.upkeep.segment_space import left_for_records
 from tpc_broker.swim.model import GONE, State
 
 if TYPE_CHECKING:

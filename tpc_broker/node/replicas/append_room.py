@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from tpc_broker.raft.journal import JournalEntry
     from tpc_broker.raft.messages import Frame, Message
     from tpc_broker.storage.journalled_storage import JournalledStorage
-    from tpc_broker.storage.partition_storage import PartitionStorage
+    from tpc_broker.storage.segments.partition_storage import PartitionStorage
 
 log = logging.getLogger(__name__)
 

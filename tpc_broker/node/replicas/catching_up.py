@@ -48,7 +48,8 @@ class CaughtUp(NamedTuple):
 
 # Rule: A backup of a cluster's node has of each replica what was acknowledged before it began. It is never that node
 # again: it is restored without incarnation, votes and terms' voters, as another cluster. See also
-# tpc_broker/operations/restored_node.py, tpc_broker/storage/ended_groups.py. Held by tests/cluster/test_backup.py.
+# tpc_broker/operations/restored_node.py, tpc_broker/storage/recovery/ended_groups.py. Held by
+# tests/cluster/test_backup.py.
 class CatchingUp:
     """Of one core; touched by its thread only."""
 

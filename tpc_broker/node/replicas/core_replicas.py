@@ -25,9 +25,9 @@ if TYPE_CHECKING:
     from tpc_broker.node.replicas.replica_links import ReplicaLinks
     from tpc_broker.raft.group import Group
     from tpc_broker.storage.journalled_storage import JournalledStorage
-    from tpc_broker.storage.partition_storage import PartitionStorage
     from tpc_broker.storage.ports import Bounds, Clock
-    from tpc_broker.storage.segment_space import Lack
+    from tpc_broker.storage.segments.partition_storage import PartitionStorage
+    from tpc_broker.storage.upkeep.segment_space import Lack
 
 GROUPS_KEPT: Final = 1 << 16
 """Names of groups: they are asked for all the time."""

@@ -35,8 +35,8 @@ from tpc_broker.log.seals import SealError
 from tpc_broker.native_bytes import find_batches_end
 from tpc_broker.raft.items import Address, Voter
 from tpc_broker.rounds import next_round
-from tpc_broker.storage.batch_ranges import missing
-from tpc_broker.storage.scrub_report import note_rebuilt, read_report
+from tpc_broker.storage.recovery.scrub_report import note_rebuilt, read_report
+from tpc_broker.storage.segments.batch_ranges import missing
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Iterable, Sequence
@@ -48,9 +48,9 @@ if TYPE_CHECKING:
     from tpc_broker.node.replicas.core_replicas import CoreReplicas
     from tpc_broker.node.replicas.hand_overs import ReplicaHandOvers
     from tpc_broker.raft.group import Group
-    from tpc_broker.storage.partition_storage import PartitionStorage
     from tpc_broker.storage.ports import Clock
-    from tpc_broker.storage.scrub_report import Damage
+    from tpc_broker.storage.recovery.scrub_report import Damage
+    from tpc_broker.storage.segments.partition_storage import PartitionStorage
 
 log = logging.getLogger(__name__)
 

@@ -5,8 +5,8 @@ Theory of operation
 What the leader offers (`shipping`) is fetched over a connection of its own, so that records and acknowledgements of
 other partitions are not held up, at no more than `replica.move.bytes.per.second`. Each byte of a log is checked as it
 comes: batches with right checksums, one behind the other, up to the position that was promised. Then the files take the
-place of the replica's own (`storage.installation`), and it begins as after a start: with the markers that came along,
-its own term and vote, and as committed what was.
+place of the replica's own (`storage.replicas.installation`), and it begins as after a start: with the markers that came
+along, its own term and vote, and as committed what was.
 
 Why that is safe: the position P that a shipment ends at is committed, so every later leader has it, and everything in
 front of it. A replica gives its log up only for a P that lies behind the last position of its log. If that one's epoch
@@ -38,10 +38,10 @@ from tpc_broker.node.links.part_buffers import is_of_buffer
 from tpc_broker.node.replicas.offers import FillingFailedError, LogCheck, Offer, sealed_file
 from tpc_broker.node.replicas.shipping import END, FILLED, OFFER, READ
 from tpc_broker.raft.items import Address, Position
-from tpc_broker.storage.filled_files import FilledFile, write_seal
-from tpc_broker.storage.filled_folders import make_filling_folder
-from tpc_broker.storage.filled_logs import FilledLog, bring_own
-from tpc_broker.storage.folders import remove_folder
+from tpc_broker.storage.recovery.filled_folders import make_filling_folder
+from tpc_broker.storage.replicas.filled_files import FilledFile, write_seal
+from tpc_broker.storage.replicas.filled_logs import FilledLog, bring_own
+from tpc_broker.storage.segments.folders import remove_folder
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -55,9 +55,9 @@ if TYPE_CHECKING:
     from tpc_broker.node.links.links import Links, Peer
     from tpc_broker.node.replicas.replica_driver import ReplicaDriver
     from tpc_broker.node.replicas.replica_links import ReplicaLinks
-    from tpc_broker.storage.installation import Install
     from tpc_broker.storage.journalled_storage import JournalledStorage
-    from tpc_broker.storage.partition_storage import PartitionStorage
+    from tpc_broker.storage.replicas.installation import Install
+    from tpc_broker.storage.segments.partition_storage import PartitionStorage
 
 log = logging.getLogger(__name__)
 

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from tpc_broker.raft.core import RaftCore
     from tpc_broker.raft.items import Batch, Voter
     from tpc_broker.raft.output import ReadItems
-    from tpc_broker.storage.partition_storage import PartitionStorage
+    from tpc_broker.storage.segments.partition_storage import PartitionStorage
 
 log = logging.getLogger(__name__)
 

@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from tpc_broker.node.replicas.hand_overs import ReplicaHandOvers
     from tpc_broker.node.replicas.replica_driver import ReplicaDriver
     from tpc_broker.raft.group import Group
-    from tpc_broker.storage.segment_space import Lack
+    from tpc_broker.storage.upkeep.segment_space import Lack
 
 log = logging.getLogger(__name__)
 
@@ -75,7 +75,7 @@ class _GivenUp:
 
 # Rule: A leader without segment space stops leading while a majority of the others has some. Where nobody could lead
 # better, leaderships do not go round. Why: docs/decisions/2026-11-26-leaders-without-space.md. See also
-# tpc_broker/storage/segment_space.py. Held by tests/cluster/test_lacking_space.py, tests/cluster/test_disks.py,
+# tpc_broker/storage/upkeep/segment_space.py. Held by tests/cluster/test_lacking_space.py, tests/cluster/test_disks.py,
 # tests/simulator/test_full_disks.py.
 class LackingSpace:
     """Of one core; touched by its thread only."""

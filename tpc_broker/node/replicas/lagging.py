@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from tpc_broker.engine.steady_plane import SteadyWant
     from tpc_broker.raft.core import RaftCore
     from tpc_broker.raft.group import Group
-    from tpc_broker.storage.partition_storage import PartitionStorage
+    from tpc_broker.storage.segments.partition_storage import PartitionStorage
 
 log = logging.getLogger(__name__)
 

@@ -13,15 +13,15 @@ from tpc_broker.log.seals import SEAL_BYTES_MAX, SealedFile, cleaned_state
 from tpc_broker.model import LeaderEpoch, Offset
 from tpc_broker.native_bytes import find_batches_end
 from tpc_broker.raft.items import Position
-from tpc_broker.storage.batch_ranges import missing
-from tpc_broker.storage.segments import Segment
+from tpc_broker.storage.segments.batch_ranges import missing
+from tpc_broker.storage.segments.segments import Segment
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from tpc_broker.log.seals import Seal
     from tpc_broker.native_bytes import Buffer
-    from tpc_broker.storage.partition_storage import PartitionStorage
+    from tpc_broker.storage.segments.partition_storage import PartitionStorage
 
 
 class FillingFailedError(Exception):

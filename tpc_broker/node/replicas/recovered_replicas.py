@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from tpc_broker.raft.core import RaftCore
     from tpc_broker.raft.group import Group
     from tpc_broker.raft.items import Config
-    from tpc_broker.storage.partition_storage import PartitionStorage
+    from tpc_broker.storage.segments.partition_storage import PartitionStorage
 
 
 def checkpoint_of(group: str, files: PartitionStorage, config: Config | None) -> Checkpoint:

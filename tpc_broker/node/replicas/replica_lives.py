@@ -16,15 +16,15 @@ import trio
 from tpc_broker.engine import durable_files
 from tpc_broker.node.membership.identity import FOLDER
 from tpc_broker.options import StartError
-from tpc_broker.storage.files import replace_file
+from tpc_broker.storage.segments.files import replace_file
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
     from pathlib import Path
 
     from tpc_broker.model import CoreId, TopicPartition
-    from tpc_broker.storage.handover import Given
     from tpc_broker.storage.ports import Disk
+    from tpc_broker.storage.recovery.handover import Given
 
 
 class ReplicaLives:

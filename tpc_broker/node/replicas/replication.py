@@ -61,10 +61,10 @@ if TYPE_CHECKING:
     from tpc_broker.node.membership.identity import NodeIdentity
     from tpc_broker.node.replicas.steady_carrier import SteadyCarrier
     from tpc_broker.options import CoreOptions
-    from tpc_broker.storage.installation import Install
     from tpc_broker.storage.journalled_storage import JournalledStorage
-    from tpc_broker.storage.partition_storage import PartitionStorage
     from tpc_broker.storage.ports import Clock
+    from tpc_broker.storage.replicas.installation import Install
+    from tpc_broker.storage.segments.partition_storage import PartitionStorage
 
 SETTINGS: Final = Settings(link_inflight_bytes_max=32 * MIB, ships_to_empty=False, adopts=False)
 """Half of what a link's queue takes (`limits.LINK_QUEUE_BYTES_MAX`): nothing is lost for want of room."""

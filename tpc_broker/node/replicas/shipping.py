@@ -33,9 +33,9 @@ if TYPE_CHECKING:
     from tpc_broker.node.replicas.replica_driver import ReplicaDriver
     from tpc_broker.node.replicas.replica_links import ReplicaLinks
     from tpc_broker.raft.items import Voter
-    from tpc_broker.storage.partition_storage import PartitionStorage
     from tpc_broker.storage.ports import Clock
-    from tpc_broker.storage.shipments import Shipments
+    from tpc_broker.storage.replicas.shipments import Shipments
+    from tpc_broker.storage.segments.partition_storage import PartitionStorage
 
 log = logging.getLogger(__name__)
 
