@@ -347,8 +347,10 @@ class Elections(Replica):
     # tests/raft/test_elections.py, tests/simulator (after each turn).
     def _leader_is_fresh(self, now_ms: int) -> bool:
         """raft-rules 3.5: heard lately, the same start of its core, and not resigned."""
+        if self.is_leader:
+            return True
         link = self._link_of_leader()
-        return self.is_leader or (link is not None and link.is_fresh(now_ms))
+        return link is not None and link.is_fresh(now_ms)
 
     def _link_of_leader(self) -> Link | None:
         """Of a follower: that by which it believes in its leader, silent or not; None: it believes in nobody."""
